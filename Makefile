@@ -1,0 +1,68 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+PIP     = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slurm-versions check format docs bench system clean
+
+help:  ## show the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/made:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@touch $@
+
+# torch is named first and pinned: any other request for it may pull gigabytes of CUDA packages.
+$(VENV)/torch: $(VENV)/made constraints.txt
+	$(PIP) torch numpy
+	@touch $@
+
+$(VENV)/demo: $(VENV)/torch pyproject.toml
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/test: $(VENV)/demo
+	$(PIP) --group test accelerate deepspeed mpich
+	@touch $@
+
+$(VENV)/check: $(VENV)/made pyproject.toml
+	$(PIP) --group check --editable .
+	@touch $@
+
+$(VENV)/docs: $(VENV)/made pyproject.toml
+	$(PIP) --group docs --editable .
+	@touch $@
+
+demo: $(VENV)/demo  ## train for real on two processes of this machine
+	$(BIN)/allranks run --nprocs 2 examples/sine_ddp.py
+
+system:  ## install Slurm, MPI and shellcheck from the distribution (as root)
+	@bash scripts/system-packages
+
+test: system $(VENV)/test  ## run all tests; what cannot run here is skipped with its reason
+	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+test-slurm-versions: system $(VENV)/test  ## a slow leg: Slurm 24.11 and 26.05 for real (as root)
+	$(BIN)/python -m pytest -m slow tests/versions --timeout 1500 $(ARGS)
+
+check: $(VENV)/check  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/check  ## put the code into form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/docs  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/test  ## measure start-up and scaling against other launchers
+	$(BIN)/python bench/launch.py
+	$(BIN)/python bench/scale.py
+
+clean:  ## remove what make made
+	rm -rf $(VENV) site build dist runs .cache

@@ -1,0 +1,5 @@
+"""``python -m allranks`` is the command."""
+
+from allranks.cli import main
+
+main()

@@ -1,0 +1,24 @@
+"""The small process beside the ranks: starts them, keeps their logs, ends them cleanly.
+
+Run as ``python -m allranks.agent ranks|rank|summary``. It needs nothing but the standard library,
+and it must start fast: on a large job it is the first thing that every node does.
+
+    __main__      the three commands
+    options       what they take
+    placement     which ranks are mine
+    variables     the environment of a rank
+    binding       the CPUs of a rank
+    preload       may the ranks be forked, and the imports they share
+    children      fork, then exec or run the script
+    script        run a script as ``python script.py`` would
+    supervisor    the event loop: output, deaths, signals
+    stream        bytes of a pipe → lines
+    console       lines of many ranks → one terminal
+    attempt       the files of the attempt folder
+    failures      the first error: tail, traceback, record
+    summary       the same, for people
+    processes     prctl, signalfd, /proc
+    guard         what still works when the agent itself is killed
+    sweep         end every process of a launch
+    redact        an environment without its secrets
+"""

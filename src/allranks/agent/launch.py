@@ -1,0 +1,161 @@
+"""From the options to ranks that run, and to their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from allranks.agent import binding, placement, preload
+from allranks.agent.attempt import Attempt, stamp
+from allranks.agent.children import Child, Order, Setting, start
+from allranks.agent.console import Console
+from allranks.agent.guard import Guard
+from allranks.agent.options import Options, shown_ranks
+from allranks.agent.placement import Place
+from allranks.agent.processes import become_subreaper, open_signals
+from allranks.agent.supervisor import HANDLED, Given, Supervisor
+from allranks.agent.variables import SESSION, new_session, rank_environment
+from allranks.errors import UsageError
+
+_GRACE = 10.0
+
+
+def run_ranks(options: Options) -> object:
+    """All ranks of this node."""
+    places = placement.place_node(options.nprocs, options.nnodes, options.node_rank, os.environ)
+    cpus = binding.bind(_binding(), options.nprocs, _affinity(), os.environ)
+    threads = _threads(cpus, options.nprocs)
+    guard = Guard()  # before the preload: a copy of this process is small now
+    words = _fork_words(options, threads)
+    command = preload.whole_command(options.command)
+    os.environ.setdefault(SESSION, new_session())
+    orders = [
+        Order(place, rank_environment(place, os.environ, threads), mine, None if words else command)
+        for place, mine in zip(places, cpus, strict=True)
+    ]
+    return _supervise(orders, options, guard, words)
+
+
+def run_rank(options: Options) -> object:
+    """The one rank that this process is."""
+    place = placement.place_one(os.environ)
+    allowed = _affinity()
+    # srun binds each task: then the CPUs we see are this rank's already, not to be shared again.
+    own = len(allowed) * place.local_size <= (os.cpu_count() or 1)
+    setting = "none" if own and _binding() == "auto" else _binding()
+    cpus = binding.bind(setting, place.local_size, allowed, os.environ)[place.local_rank]
+    threads = _threads([cpus], 1 if own else place.local_size)
+    command = list(options.command)
+    if options.local_rank_arg:
+        command.append(f"--{options.local_rank_arg}={place.local_rank}")
+    os.environ.setdefault(SESSION, new_session())
+    order = Order(place, rank_environment(place, os.environ, threads), cpus, command)
+    return _supervise([order], options, Guard(), None)
+
+
+def _fork_words(options: Options, threads: int) -> list[str] | None:
+    """What the forked ranks run; None when they are to be started by exec."""
+    if options.mode != "fork":
+        return None
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    if why := preload.prepare(options.command, options.preload, os.environ):
+        print(
+            f"allranks: ranks are started one by one, not forked: {why}",
+            file=sys.stderr,
+            flush=True,
+        )
+        return None
+    return preload.python_part(options.command)
+
+
+def _supervise(
+    orders: list[Order], options: Options, guard: Guard, words: list[str] | None
+) -> object:
+    places = [order.place for order in orders]
+    prefix = options.prefix == "always" or (options.prefix == "auto" and places[0].size > 1)
+    console = Console(
+        prefix, shown_ranks(options.show, [place.rank for place in places]), os.environ
+    )
+    grace, alone = _grace(), places[0].size == 1
+    keep_terminal = alone and os.isatty(0)
+    become_subreaper()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    signals = open_signals(HANDLED)
+    began = time.time()
+    started = start(orders, Setting(mask, (signals, guard.fd), guard, keep_terminal, alone))
+    if isinstance(started, Order):
+        from allranks.agent import script
+
+        return script.run(words or [])
+    attempt = Attempt(os.environ.get("ALLRANKS_ATTEMPT_DIR"), console.say)
+    _note(started, attempt, began)
+    command = orders[0].command or [sys.executable, *(words or [])]
+    given = Given(signals, guard.pid, command, grace, keep_terminal)
+    supervisor = Supervisor(started, console, attempt, given)
+    code = supervisor.run()
+    guard.dismiss()
+    if supervisor.failed:
+        _tell(supervisor.failed, options, places[0], attempt, began)
+    return code
+
+
+def _note(children: list[Child], attempt: Attempt, began: float) -> None:
+    """Write down what was started."""
+    for child in children:
+        attempt.started(child.order.place.rank, _facts(child, began))
+        if child.order.place.rank == 0:
+            attempt.environment(child.order.env)
+
+
+def _facts(child: Child, began: float) -> dict[str, Any]:
+    place, env = child.order.place, child.order.env
+    return {
+        "rank": place.rank,
+        "local_rank": place.local_rank,
+        "node_rank": place.node_rank,
+        "world_size": place.size,
+        "host": place.host,
+        "pid": child.pid,
+        "cpus": binding.format_cpus(child.order.cpus or _affinity()),
+        "devices": env.get("CUDA_VISIBLE_DEVICES", env.get("ROCR_VISIBLE_DEVICES")),
+        "start": stamp(began),
+        "launcher": place.launcher,
+    }
+
+
+def _tell(failed: list[dict[str, Any]], options: Options, place: Place, attempt: Attempt,
+          began: float) -> None:  # fmt: skip
+    """The last thing on the console: what went wrong."""
+    from allranks.agent.summary import describe_first, earliest, headline
+
+    first = earliest(failed)[0]
+    if options.verb == "ranks" and place.nodes == 1 and options.summary:
+        log = attempt.path("ranks", first["rank"], "log")
+        print(describe_first(earliest(failed), stamp(began), log), file=sys.stderr)
+    else:
+        print(f"allranks: {headline(first, stamp(began))}", file=sys.stderr)
+
+
+def _binding() -> str:
+    return os.environ.get("ALLRANKS_BIND") or "auto"
+
+
+def _threads(cpus: list[frozenset[int] | None], sharers: int) -> int:
+    """OpenMP threads for each rank: the CPUs that it has to itself."""
+    counts = [len(mine) if mine else len(_affinity()) // sharers for mine in cpus]
+    return max(min(counts), 1)
+
+
+def _affinity() -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(0))
+
+
+def _grace() -> float:
+    text = os.environ.get("ALLRANKS_GRACE", "")
+    try:
+        return float(text) if text else _GRACE
+    except ValueError:
+        raise UsageError(f"ALLRANKS_GRACE={text} is not a number of seconds.") from None

@@ -1,0 +1,111 @@
+"""What the agent's three commands take."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from allranks.errors import UsageError
+
+USAGE = """\
+python -m allranks.agent ranks --nprocs N [options] -- COMMAND   start and watch a node's ranks
+python -m allranks.agent rank [options] -- COMMAND               watch the one rank that this is
+python -m allranks.agent summary ATTEMPT_DIR                     print the first error of it"""
+
+
+class Options(NamedTuple):
+    """The command line of the agent, read."""
+
+    verb: str
+    command: tuple[str, ...] = ()
+    prefix: str = "auto"
+    show: str = "all"
+    nprocs: int = 1
+    mode: str = "exec"
+    preload: tuple[str, ...] = ()
+    nnodes: int | None = None
+    node_rank: int | None = None
+    summary: bool = True
+    local_rank_arg: str | None = None
+    attempt: str | None = None
+
+
+def read_options(arguments: Sequence[str]) -> Options:
+    """The options, or a `UsageError`."""
+    ours, command = _split(arguments)
+    found = _parser().parse_args(ours)
+    if found.verb == "summary":
+        return Options("summary", attempt=found.attempt)
+    if not command:
+        raise UsageError(f"No command to run. Write it after --, like this:\n{USAGE}")
+    _check_show(found.show)
+    if found.verb == "rank":
+        return Options(
+            "rank", command, found.prefix, found.show, local_rank_arg=found.local_rank_arg
+        )
+    if found.nprocs < 1:
+        raise UsageError(f"--nprocs {found.nprocs}: a node has at least one rank.")
+    return Options(
+        "ranks",
+        command,
+        found.prefix,
+        found.show,
+        nprocs=found.nprocs,
+        mode=found.mode,
+        preload=tuple(name for name in found.preload.split(",") if name),
+        nnodes=found.nnodes,
+        node_rank=found.node_rank,
+        summary=not found.no_summary,
+    )
+
+
+def shown_ranks(show: str, local: Sequence[int]) -> frozenset[int]:
+    """Those of our ranks that reach the console."""
+    if show == "all":
+        return frozenset(local)
+    return frozenset(local) & {int(word) for word in show.split(",")}
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    # By hand: argparse would take options of the training command that look like ours.
+    words = list(arguments)
+    if "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], tuple(words[at + 1 :])
+
+
+def _check_show(show: str) -> None:
+    if show != "all" and not all(word.isdigit() for word in show.split(",")):
+        raise UsageError(
+            f"--show {show}: write all, 0 or 0,2 (ranks whose lines reach the console)."
+        )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(f"{message}\n{USAGE}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m allranks.agent", usage=USAGE, allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    ranks = verbs.add_parser("ranks", help="start and watch a node's ranks", allow_abbrev=False)
+    ranks.add_argument("--nprocs", type=int, required=True, help="ranks on this node")
+    ranks.add_argument("--mode", choices=("fork", "exec"), default="exec")
+    ranks.add_argument("--preload", default="", help="modules to import once, before the fork")
+    ranks.add_argument("--nnodes", type=int, help="default: from the Slurm step, else 1")
+    ranks.add_argument("--node-rank", type=int, help="default: from the Slurm step, else 0")
+    ranks.add_argument(
+        "--no-summary", action="store_true", help="no block with the first error at the end"
+    )
+    rank = verbs.add_parser("rank", help="watch the one rank that this is", allow_abbrev=False)
+    rank.add_argument("--local-rank-arg", metavar="NAME", help="append --NAME=N to the command")
+    for each in (ranks, rank):
+        each.add_argument("--prefix", choices=("auto", "always", "never"), default="auto")
+        each.add_argument(
+            "--show", default="all", help="ranks whose lines reach the console: all, 0, 0,2"
+        )
+    verbs.add_parser("summary", help="print the first error").add_argument("attempt")
+    return parser

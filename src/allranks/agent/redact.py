@@ -1,0 +1,60 @@
+"""An environment without its secrets, fit to be written into a run folder.
+
+A run folder gets copied, zipped and mailed. Names that speak of secrets lose their value, addresses
+lose their password, and a value that looks like a known kind of token goes whatever its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+REDACTED = "[redacted]"
+
+_NAME = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|PWD|CRED|AUTH|COOKIE|SIGNATURE|BEARER|PRIVATE|WEBHOOK|LICEN[CS]E|DSN|"
+    r"SAS_|CONNECTION_?STRING",
+    re.IGNORECASE,
+)
+# Names that match above by accident and that one needs to understand a failed run.
+_HARMLESS = frozenset(
+    {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "TOKENIZERS_PARALLELISM", "KEYBOARD"}
+)
+_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@'\"]+@")
+_QUERY = re.compile(
+    r"(?i)([?&;](?:[\w-]*(?:sig|signature|token|key|secret|password|credential)[\w-]*)=)[^&;\s]+"
+)
+_VALUES = re.compile(
+    r"""
+      gh[pousr]_[A-Za-z0-9]{16,} | github_pat_\w{20,} | glpat-[\w-]{16,}      # GitHub, GitLab
+    | hf_[A-Za-z0-9]{16,}                                                     # Hugging Face
+    | sk-[\w-]{16,} | xox[abposr]-[\w-]{10,}                                  # OpenAI-like, Slack
+    | A(?:KIA|SIA)[A-Z0-9]{12,} | AIza[\w-]{30,} | ya29\.[\w-]{20,}           # AWS, Google
+    | npm_[A-Za-z0-9]{20,} | pypi-[\w-]{20,} | dckr_pat_[\w-]{16,}            # registries
+    | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                                         # JWT (munge, Slurm)
+    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----[\s\S]*
+    | (?i:bearer|basic)\s+[A-Za-z0-9+/._=-]{12,}
+    | (?<![0-9a-zA-Z])[0-9a-f]{40}(?![0-9a-zA-Z])                             # W&B keys, SHA-1
+    """,
+    re.VERBOSE,
+)
+# The agent's own names: a session id is no secret and a sweep needs to be explainable.
+_OURS = re.compile(r"ALLRANKS_(?!.*(KEY|TOKEN|SECRET|PASS))")
+
+
+def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """A copy with every secret replaced by ``[redacted]``, in the order of the names."""
+    return {name: _redact(name, value) for name, value in sorted(environment.items())}
+
+
+def redact_text(text: str) -> str:
+    """Text with the addresses' passwords and all known kinds of tokens replaced."""
+    text = _USERINFO.sub(rf"\g<scheme>{REDACTED}@", text)
+    text = _QUERY.sub(rf"\g<1>{REDACTED}", text)
+    return _VALUES.sub(REDACTED, text)
+
+
+def _redact(name: str, value: str) -> str:
+    if value and name not in _HARMLESS and not _OURS.match(name) and _NAME.search(name):
+        return REDACTED
+    return redact_text(value)

@@ -1,0 +1,23 @@
+"""allranks cancel: end runs."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…")
+@click.option("--json", "as_json", is_flag=True, help="What was done, as JSON.")
+def cancel(runs: tuple[str, ...], as_json: bool) -> None:
+    """End one or more runs: a name, a folder, a job id or `last`."""
+    from allranks.runs.index import find_run
+    from allranks.schedulers.ending import end_run
+
+    done = [end_run(find_run(reference)) for reference in runs]
+    if as_json:
+        import json
+
+        click.echo(json.dumps([{"run": run, "did": did} for run, did in done]))
+    else:
+        for run, did in done:
+            click.echo(f"{run}: {did}")

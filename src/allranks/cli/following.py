@@ -1,0 +1,94 @@
+"""Watching a run: the waiting, the lines, the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import datetime, timezone
+
+import click
+
+from allranks.runs.folder import Run
+from allranks.runs.follow import follow
+from allranks.runs.lines import LogLine
+from allranks.schedulers.status import RunStatus, run_statuses
+from allranks.slurm.states import State
+
+COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
+
+
+def follow_run(
+    run: Run, *, ranks: list[int] | None = None, errors: bool = False, as_json: bool = False
+) -> int:
+    """Show a run until its end; the exit code is the job's."""
+    _wait(run)
+    ended: list[RunStatus] = []
+
+    def over() -> bool:
+        status = run_statuses([Run.open(run.path)])[0]
+        if status.state.ended:
+            ended.append(status)
+        return bool(ended)
+
+    for line in follow(run, ranks=ranks, errors=errors, stop=over):
+        show_line(line, as_json=as_json)
+    status = ended[-1]
+    say_end(status)
+    return status.exit_code or (0 if status.state is State.COMPLETED else 1)
+
+
+def _wait(run: Run) -> None:
+    """Say why the job waits, each time the reason changes."""
+    said = ""
+    while True:
+        status = run_statuses([Run.open(run.path)])[0]
+        if status.state is not State.PENDING and not (
+            status.state is State.UNKNOWN and not status.attempts
+        ):
+            break
+        text = f"waiting: {status.why or 'no reason given yet'}"
+        if status.expected_start:
+            text += f"; expected to start at {local_time(status.expected_start)}"
+        if text != said:
+            click.echo(click.style(text, dim=True), err=True)
+            said = text
+        time.sleep(1)
+
+
+def show_line(line: LogLine, *, as_json: bool = False) -> None:
+    """One line: ``[rank] text``, coloured by rank on a terminal."""
+    if as_json:
+        import json
+
+        click.echo(json.dumps(vars(line) if not hasattr(line, "__slots__") else _as_dict(line)))
+        return
+    prefix = "" if line.rank is None else f"[{line.rank}] "
+    if line.rank is not None and sys.stdout.isatty():
+        prefix = click.style(prefix, fg=COLOURS[line.rank % len(COLOURS)])
+    click.echo(prefix + line.text)
+
+
+def _as_dict(line: LogLine) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(line)
+
+
+def say_end(status: RunStatus) -> None:
+    """The last line: how it ended."""
+    good = status.state is State.COMPLETED
+    text = f"{status.run.id} {status.state.value}"
+    if status.exit_code:
+        text += f" (exit code {status.exit_code})"
+    if status.why:
+        text += f": {status.why}"
+    click.echo(click.style(text, fg="green" if good else "red"), err=True)
+    if not good:
+        click.echo(f"Errors: allranks logs --errors {status.run.id}", err=True)
+
+
+def local_time(moment: datetime) -> str:
+    """A time as people here read it."""
+    local = moment.astimezone()
+    today = datetime.now(timezone.utc).astimezone().date()
+    return local.strftime("%H:%M:%S" if local.date() == today else "%Y-%m-%d %H:%M")

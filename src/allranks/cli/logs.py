@@ -1,0 +1,57 @@
+"""allranks logs: what the ranks wrote."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
+@click.option("--rank", "-r", "ranks", metavar="LIST", help="Only these ranks: 0, 0,3, 4-7.")
+@click.option("--errors", is_flag=True, help="Only tracebacks and errors.")
+@click.option("--tail", "-n", type=click.IntRange(min=1), metavar="N", help="Only the last N lines.")
+@click.option("--attempt", type=int, metavar="N", help="Only this attempt.")
+@click.option("--times", is_flag=True, help="Show the time of each line.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def logs(
+    run: str,
+    follow: bool,
+    ranks: str | None,
+    errors: bool,
+    tail: int | None,
+    attempt: int | None,
+    times: bool,
+    as_json: bool,
+) -> None:
+    """Show the logs of RUN (a name, a folder, a job id or `last`), merged by time over all ranks."""
+    from dataclasses import replace
+
+    from allranks.cli.following import follow_run, show_line
+    from allranks.runs.index import find_run
+    from allranks.runs.logs import read_logs
+
+    found = find_run(run)
+    chosen = read_ranks(ranks) if ranks else None
+    if follow:
+        raise click.exceptions.Exit(follow_run(found, ranks=chosen, errors=errors, as_json=as_json))
+    empty = True
+    for line in read_logs(found, ranks=chosen, errors=errors, tail=tail, attempt=attempt):
+        empty = False
+        if times and line.time:
+            line = replace(line, text=f"{line.time} {line.text}")
+        show_line(line, as_json=as_json)
+    if empty:
+        what = "errors" if errors else "lines"
+        click.echo(f"{found.id} has no {what} yet. State: allranks ps {found.id}", err=True)
+
+
+def read_ranks(text: str) -> list[int]:
+    """``0,4-7`` as numbers."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise click.BadParameter(f"'{text}' is not a list of ranks. Write 0, 0,3 or 4-7.")
+        ranks += range(int(first), int(last or first) + 1)
+    return ranks

@@ -1,0 +1,37 @@
+"""allranks script: print the job script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from allranks.cli.job_options import JobCommand, job_options
+
+
+@click.command(cls=JobCommand)
+@job_options
+@click.option("--run-dir", metavar="DIR", help="Run folder to write into [default: made by the job].")
+@click.option("--json", "as_json", is_flag=True, help="The script and the plan as JSON.")
+def script(**parameters: Any) -> None:
+    """Print the job script that `submit` would send. Needs no Slurm.
+
+    \b
+        allranks script --nodes 2 --gpus-per-node 4 --time 2h train.py --lr 0.1 > job.sh
+    """
+    from allranks.cli.planning import made_by, make_plan, show_explanation, show_notes
+    from allranks.script import render
+
+    plan = make_plan(parameters, "slurm")
+    text = render(plan, made_by=made_by(), run_dir=parameters["run_dir"])
+    if parameters["explain"]:
+        show_explanation(plan)
+    show_notes(plan)
+    if parameters["as_json"]:
+        import json
+
+        from allranks.job.record import plan_record
+
+        click.echo(json.dumps({"script": text, **plan_record(plan)}, indent=2))
+    else:
+        click.echo(text, nl=False)

@@ -1,0 +1,73 @@
+"""allranks submit: the script, checked and handed to Slurm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from allranks.cli.job_options import JobCommand, job_options
+
+
+@click.command(cls=JobCommand)
+@job_options
+@click.option("--dry-run", is_flag=True, help="Check and show the script; submit nothing.")
+@click.option("--follow", "-f", is_flag=True, help="Stay and show the logs until the job ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print the job id and the folder as JSON.")
+def submit(**parameters: Any) -> None:
+    """Submit a training script to Slurm.
+
+    \b
+        allranks submit --nodes 2 --gpus-per-node 4 --time 2h train.py --lr 0.1
+    """
+    from allranks.cli.planning import made_by, make_plan, show_explanation, show_notes
+
+    plan = make_plan(parameters, "slurm", detect=True)
+    if parameters["explain"]:
+        show_explanation(plan)
+    show_notes(plan)
+    if parameters["dry_run"]:
+        _dry_run(plan)
+        return
+    from allranks.cli.planning import job_python
+    from allranks.schedulers.slurm import submit_plan
+
+    submitted = submit_plan(plan, made_by=made_by(), python=plan.job.python or job_python())
+    if parameters["as_json"]:
+        import json
+
+        folder = str(submitted.run.path)
+        click.echo(json.dumps({"job_id": submitted.job_id, "run": submitted.run.id, "folder": folder}))
+    else:
+        _tell(submitted)
+    if parameters["follow"]:
+        from allranks.cli.following import follow_run
+
+        raise click.exceptions.Exit(follow_run(submitted.run))
+
+
+def _dry_run(plan: Any) -> None:
+    import shutil
+
+    from allranks.cli.planning import made_by
+    from allranks.schedulers.slurm import check_syntax, expected_start
+    from allranks.script import render
+
+    text = render(plan, made_by=made_by())
+    check_syntax(text)
+    click.echo(text, nl=False)
+    if shutil.which("sbatch"):
+        said = expected_start(text, plan.job.chdir)
+        click.echo(f"Slurm says: {said}", err=True)
+    click.echo("Nothing was submitted (--dry-run).", err=True)
+
+
+def _tell(submitted: Any) -> None:
+    run = submitted.run
+    for note in submitted.snapshot.notes:
+        click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
+    click.echo(f"Submitted job {click.style(submitted.job_id, bold=True)} as {run.id}")
+    click.echo(f"  folder  {run.path}")
+    click.echo(f"  watch   allranks logs -f {submitted.job_id}")
+    click.echo(f"  state   allranks ps {submitted.job_id}")
+    click.echo(f"  end     allranks cancel {submitted.job_id}")

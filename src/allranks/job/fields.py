@@ -1,0 +1,288 @@
+"""The Job: every value that a user can give, in one table.
+
+The command's options, the keys of ``allranks.toml``, the arguments of ``Job(...)``, the reference page
+and the ``#SBATCH`` lines are all read from here. A field that nobody gives is ``None`` (or empty) and
+is derived later, see ``derive.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from allranks.job import parse
+from allranks.units import Gpus, parse_memory, parse_time
+
+LAUNCHERS = (
+    "auto", "fork", "torchrun", "srun", "launch", "accelerate", "deepspeed", "horovod", "mpirun", "python",
+)  # fmt: skip
+FRAMEWORKS = ("auto", "torch", "tensorflow", "horovod", "none")
+GROUPS = ("What to run", "How much", "Queue", "Launch", "Environment", "Run folder")
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the command line, the files and the docs need to know of a field."""
+
+    help: str
+    group: str
+    parse: parse.Parser = parse.text
+    metavar: str = "TEXT"
+    many: bool = False
+    flag: bool = False
+    directive: str | None = None
+    """The sbatch option that carries the value, where it goes there unchanged."""
+    short: str | None = None
+    spelling: str | None = None
+    """The option's name where it is not the field's."""
+
+
+def option(help: str, group: str, **how: Any) -> Any:  # noqa: A002
+    """A field of Job, with what the command needs to know of it."""
+    spec = Option(help, group, **how)
+    empty: dict[str, Any] = {}
+    if spec.many:
+        table = spec.parse in (parse.pairs, parse.variables, parse.directives)
+        empty = {"default_factory": dict if table else tuple}
+    return field(**(empty or {"default": None}), metadata={"option": spec})
+
+
+def _what(help: str, **how: Any) -> Any:  # noqa: A002
+    return option(help, "What to run", **how)
+
+
+def _much(help: str, **how: Any) -> Any:  # noqa: A002
+    return option(help, "How much", **how)
+
+
+def _queue(help: str, directive: str | None = None, **how: Any) -> Any:  # noqa: A002
+    return option(help, "Queue", directive=directive, **how)
+
+
+def _launch(help: str, **how: Any) -> Any:  # noqa: A002
+    return option(help, "Launch", **how)
+
+
+def _environment(help: str, **how: Any) -> Any:  # noqa: A002
+    return option(help, "Environment", **how)
+
+
+def _run(help: str, **how: Any) -> Any:  # noqa: A002
+    return option(help, "Run folder", **how)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run and on how much."""
+
+    script: str | None = None
+    args: tuple[str, ...] = ()
+
+    module: bool | None = _what(
+        "SCRIPT is a module name, as with python -m.", parse=parse.switch, flag=True, short="m"
+    )
+    python: str | None = _what("The interpreter of the job [default: python].", metavar="PROGRAM")
+    chdir: str | None = _what("Folder to run in [default: here].", metavar="DIR")
+    site: str | None = _what("Cluster to build for: a name or a site file.", metavar="NAME")
+
+    nodes: int | None = _much("Machines [default: 1].", parse=parse.count, metavar="N", short="N")
+    gpus_per_node: Gpus | None = _much(
+        "GPUs on each machine; typed too: A100:2.", parse=Gpus.parse, metavar="[TYPE:]N"
+    )
+    gpus_per_task: Gpus | None = _much(
+        "GPUs bound to each Slurm task, in place of --gpus-per-node.",
+        parse=Gpus.parse,
+        metavar="[TYPE:]N",
+    )
+    nprocs: int | None = _much(
+        "Ranks in all [default: one per GPU].", parse=parse.count, metavar="N", short="n"
+    )
+    tasks_per_node: int | None = _much(
+        "Slurm tasks on each machine [default: as the launcher needs].",
+        parse=parse.count,
+        metavar="N",
+    )
+    cpus_per_task: int | None = _much(
+        "CPUs of each Slurm task [default: the GPUs' share of the node].",
+        parse=parse.count,
+        metavar="N",
+        short="c",
+    )
+    memory: int | None = _much(
+        "Memory on each machine: 64G; 0 is all [default: the GPUs' share].",
+        parse=parse_memory,
+        metavar="SIZE",
+    )
+    time: int | None = _much(
+        "Time limit: 2h, 90m, 12:00:00, 0-03:00.", parse=parse_time, metavar="TIME", short="t"
+    )
+
+    name: str | None = _queue("Name of the job [default: the script's].", "job-name", short="J")
+    partition: str | None = _queue("Partition (queue).", "partition", short="p")
+    account: str | None = _queue("Account (project) to charge.", "account", short="A")
+    qos: str | None = _queue("Quality of service.", "qos")
+    constraint: str | None = _queue("Node features wanted.", "constraint", short="C")
+    reservation: str | None = _queue("Reservation to use.", "reservation")
+    exclusive: bool | None = _queue(
+        "Share the nodes with nobody.", parse=parse.switch, flag=True
+    )
+    nodelist: str | None = _queue("Nodes that must be part of it.", "nodelist", short="w")
+    exclude: str | None = _queue("Nodes to keep away from.", "exclude", short="x")
+    array: str | None = _queue("Job array: 0-9, 1-20%4.", "array", short="a")
+    dependency: str | None = _queue("Start after other jobs: afterok:123.", "dependency", short="d")
+    comment: str | None = _queue("A comment, kept by Slurm.", "comment")
+    mail_type: str | None = _queue("When to send mail: END,FAIL.", "mail-type")
+    mail_user: str | None = _queue("Whom to send mail.", "mail-user")
+    wait_all_nodes: bool | None = _queue(
+        "Start when every node is up.", parse=parse.switch, flag=True
+    )
+    signal: str | None = _queue("Signal before the time limit: B:USR1@120.", "signal")
+    requeue: bool | None = _queue(
+        "May Slurm put the job back in the queue.", parse=parse.switch, flag=True
+    )
+    output: str | None = _queue("Slurm's log [default: in the run folder].", metavar="PATTERN", short="o")
+    error: str | None = _queue(
+        "Slurm's log of stderr [default: with --output].", "error", metavar="PATTERN", short="e"
+    )
+    sbatch: Mapping[str, str] = _queue(
+        "Any other sbatch option.", parse=parse.directives, many=True, metavar="KEY=VALUE"
+    )
+
+    launcher: str | None = _launch(
+        "How processes start: " + ", ".join(LAUNCHERS) + " [default: auto].",
+        parse=parse.one_of(*LAUNCHERS),
+        metavar="NAME",
+        short="l",
+    )
+    launcher_args: tuple[str, ...] = _launch(
+        "A further word for the launcher's own command.",
+        parse=parse.texts, many=True, metavar="WORD", spelling="launcher-arg",
+    )  # fmt: skip
+    rendezvous: str | None = _launch(
+        "How torchrun and accelerate meet: c10d or static [default: c10d].",
+        parse=parse.one_of("c10d", "static"),
+        metavar="KIND",
+    )
+    framework: str | None = _launch(
+        "Which variables the ranks get: " + ", ".join(FRAMEWORKS) + " [default: auto].",
+        parse=parse.one_of(*FRAMEWORKS),
+        metavar="NAME",
+    )
+    head: str | None = _launch("Node that ranks meet on [default: the first].", metavar="NODE")
+    interface: str | None = _launch("Network interface [default: by route].", metavar="NAME")
+    port: int | None = _launch(
+        "Port that ranks meet on [default: a free one].", parse=parse.port, metavar="N"
+    )
+    distribution: str | None = _launch(
+        "Order of ranks over nodes: block, cyclic, … [default: block].", metavar="KIND"
+    )
+    mpi: str | None = _launch(
+        "MPI plug-in for srun (pmix, pmi2), or mpirun's family (openmpi, mpich, intel).", metavar="KIND"
+    )
+    bind: str | None = _launch(
+        "CPUs of a rank: auto (near its GPU), none, or one list per local rank: '0-7;8-15'.",
+        metavar="KIND",
+    )
+
+    modules: tuple[str, ...] = _environment(
+        "Environment module to load.", parse=parse.texts, many=True, spelling="load", metavar="MODULE"
+    )
+    module_purge: bool | None = _environment(
+        "Unload all modules first [default: yes, when any is loaded].", parse=parse.switch, flag=True
+    )
+    conda: str | None = _environment("Conda environment to activate.", metavar="NAME")
+    conda_root: str | None = _environment(
+        "Where conda is installed [default: asked of conda].", metavar="DIR"
+    )
+    venv: str | None = _environment("Virtual environment to activate.", metavar="DIR")
+    uv: str | None = _environment("uv project whose .venv is activated.", metavar="DIR")
+    setup: tuple[str, ...] = _environment(
+        "Shell script to source.", parse=parse.texts, many=True, metavar="FILE"
+    )
+    setup_commands: tuple[str, ...] = _environment(
+        "Shell line to run as it is.",
+        parse=parse.commands, many=True, spelling="setup-command", metavar="LINE",
+    )  # fmt: skip
+    setup_on: str | None = _environment(
+        "Where the set-up runs: batch (once) or node (in every task) [default: batch].",
+        parse=parse.one_of("batch", "node"),
+        metavar="WHERE",
+    )
+    env: Mapping[str, str] = _environment(
+        "Environment variable of the job.", parse=parse.variables, many=True, metavar="NAME=VALUE"
+    )
+    container: str | None = _environment("Container image to run in.", metavar="IMAGE")
+    container_runtime: str | None = _environment(
+        "apptainer, singularity or pyxis [default: apptainer].",
+        parse=parse.one_of("apptainer", "singularity", "pyxis"),
+        metavar="NAME",
+    )
+    binds: tuple[str, ...] = _environment(
+        "Folder to show in the container: FROM[:TO[:ro]].",
+        parse=parse.texts, many=True, spelling="mount", metavar="BIND",
+    )  # fmt: skip
+    container_args: tuple[str, ...] = _environment(
+        "A further word for the container's command.",
+        parse=parse.texts, many=True, spelling="container-arg", metavar="WORD",
+    )  # fmt: skip
+    container_setup: tuple[str, ...] = _environment(
+        "Shell line to run inside the container first.",
+        parse=parse.commands, many=True, metavar="LINE",
+    )  # fmt: skip
+
+    runs: str | None = _run("Folder that holds the runs [default: runs].", metavar="DIR")
+    snapshot: str | None = _run(
+        "Keep the code: copy, reference or off [default: copy].",
+        parse=parse.one_of("copy", "reference", "off"),
+        metavar="MODE",
+    )
+    agent: bool | None = _run(
+        "allranks beside the ranks: a log per rank, the first error last [default: yes].",
+        parse=parse.switch,
+        flag=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Read every value as a file or an option would, so that Python users get the same checks."""
+        for name, spec in options().items():
+            value = getattr(self, name)
+            if value is not None and value not in ((), {}):
+                object.__setattr__(self, name, read(name, value, spec))
+        object.__setattr__(self, "args", tuple(str(arg) for arg in self.args))
+
+
+def read(name: str, value: Any, spec: Option) -> Any:
+    """The field's value, or an error that names the field."""
+    from allranks.errors import UsageError
+
+    if spec.parse in (parse_time, parse_memory) and isinstance(value, int):
+        return value  # read already: seconds or mebibytes
+    try:
+        return spec.parse(value)
+    except UsageError as error:
+        raise UsageError(f"{flag(name, spec)}: {error}") from None
+
+
+def flag(name: str, spec: Option | None = None) -> str:
+    """The option that gives a field: ``--gpus-per-node``."""
+    spec = spec or options()[name]
+    return "--" + (spec.spelling or name.replace("_", "-"))
+
+
+_OPTIONS: dict[str, Option] = {}
+
+
+def options() -> dict[str, Option]:
+    """The fields that options and files can give, by name."""
+    if not _OPTIONS:
+        _OPTIONS.update(
+            {item.name: item.metadata["option"] for item in fields(Job) if "option" in item.metadata}
+        )
+    return _OPTIONS
+
+
+def empty(name: str) -> Any:
+    """The value of a field that nobody gave."""
+    item = Job.__dataclass_fields__[name]
+    return item.default_factory() if item.default_factory is not MISSING else item.default

@@ -1,0 +1,131 @@
+"""Where values come from: the command line wins over the file, the file over the site.
+
+Each value keeps its origin, so that ``--explain`` can print it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import UsageError
+from allranks.job.fields import Job, empty, options, read
+from allranks.site.model import Site
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = "allranks.toml"
+_POSITIONAL = ("script", "args")
+_PATHS = ("chdir", "conda_root", "venv", "uv", "setup", "container", "binds", "runs")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values from one place."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value came from, and why it is what it is."""
+
+    source: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.why}" if self.why else self.source
+
+
+def merge(layers: list[Layer]) -> tuple[Job, dict[str, Origin]]:
+    """One job out of all layers, the last one strongest. Tables are merged key by key."""
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for layer in layers:
+        for name, value in layer.values.items():
+            if name not in _POSITIONAL:
+                value = read(name, value, options()[name])
+            if isinstance(value, Mapping) and name in values:
+                value = {**values[name], **value}
+                origins[name] = Origin(f"{origins[name].source} + {layer.source}")
+            else:
+                origins[name] = Origin(layer.source)
+            values[name] = value
+    return Job(**values), origins
+
+
+def file_layer(path: Path) -> Layer:
+    """The job in a TOML file: ``allranks.toml``, or the ``[tool.allranks]`` table of a pyproject."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+    if path.name == "pyproject.toml":
+        data = data.get("tool", {}).get("allranks", {})
+    return Layer(path.name, _known(data, str(path)))
+
+
+def site_layer(site: Site) -> Layer:
+    """The site's defaults for the job, its environment and its variables."""
+    values = {**site.environment, **site.job}
+    if site.variables:
+        values["env"] = {**site.variables, **values.get("env", {})}
+    if site.interface:
+        values.setdefault("interface", site.interface)
+    return Layer(f"site {site.name}", _known(values, f"site {site.name}"))
+
+
+def find_file(start: Path) -> Path | None:
+    """The nearest job file at or above a folder, not above the repository that holds it."""
+    for folder in (start, *start.parents):
+        if (folder / FILE).is_file():
+            return folder / FILE
+        pyproject = folder / "pyproject.toml"
+        if pyproject.is_file() and "[tool.allranks" in pyproject.read_text("utf-8", "replace"):
+            return pyproject
+        if (folder / ".git").exists():
+            break
+    return None
+
+
+def _known(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values under the fields' own names. Slurm's dashes are taken; unknown keys are errors."""
+    names = (*options(), *_POSITIONAL)
+    result: dict[str, Any] = {}
+    for key, value in data.items():
+        name = key.replace("-", "_")
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else " See `allranks submit --help`."
+            raise UsageError(f"{where}: unknown key '{key}'.{hint}")
+        if name == "time" and isinstance(value, int):
+            value = str(value)  # a bare number is minutes to Slurm; an int would be seconds
+        result[name] = _expand(value) if name in _PATHS else value
+    return result
+
+
+def _expand(value: Any) -> Any:
+    """``~`` and ``$HOME`` in a file's paths: no shell has seen them yet, and none will unquoted."""
+    if isinstance(value, str):
+        return os.path.expandvars(os.path.expanduser(value))  # noqa: PTH111
+    return [_expand(item) for item in value] if isinstance(value, list) else value
+
+
+def given(job: Job) -> dict[str, Any]:
+    """The fields of a job that hold a value."""
+    return {
+        name: value
+        for name in (*_POSITIONAL, *options())
+        if (value := getattr(job, name)) != empty(name)
+    }

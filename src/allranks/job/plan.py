@@ -1,0 +1,89 @@
+"""The Plan: a job with every value settled, ready to be rendered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from allranks.imports import ImportScan
+from allranks.job.fields import Job
+from allranks.job.layers import Origin
+from allranks.shell import Word
+from allranks.site.model import Site
+from allranks.units import Gpus
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many of everything."""
+
+    nodes: int
+    ranks_per_node: int
+    tasks_per_node: int
+    """Slurm tasks on a node: one per rank, or one that starts the node's ranks."""
+    gpus_per_node: Gpus
+    cpus_per_task: int | None = None
+    """None: nobody said and no site tells; Slurm's default holds."""
+    memory: int | None = None
+    """MiB on each node; 0 is all of it, None is the partition's default."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def cpus_per_rank(self) -> int | None:
+        """CPUs that a rank may use, where it is known."""
+        if self.cpus_per_task is None:
+            return None
+        return max(1, self.cpus_per_task * self.tasks_per_node // self.ranks_per_node)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The resolved job: what ``script`` prints, ``submit`` sends and ``run`` starts."""
+
+    job: Job
+    shape: Shape
+    launcher: str
+    site: Site | None = None
+    origins: dict[str, Origin] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    imports: ImportScan | None = None
+    framework: str | None = None
+    local_rank_option: str | None = None
+    """``local_rank`` or ``local-rank``, where the script takes such an option."""
+
+    @property
+    def python(self) -> str:
+        return self.job.python or "python"
+
+    @property
+    def agent(self) -> bool:
+        return self.job.agent is not False
+
+    @property
+    def training(self) -> list[Word]:
+        """The training command without the interpreter: ``train.py --lr 0.1``."""
+        script = self.job.script or ""
+        return [*(["-m"] if self.job.module else []), script, *self.job.args]
+
+    @property
+    def is_python(self) -> bool:
+        """Whether the interpreter starts the script (else it is a program of its own)."""
+        return bool(self.job.module) or (self.job.script or "").endswith(".py")
+
+    @property
+    def command(self) -> list[Word]:
+        """The training command as one process of it is started."""
+        return [self.python, *self.training] if self.is_python else self.training
+
+    @property
+    def gpu_vendor(self) -> str:
+        """Whose GPUs the nodes have."""
+        if self.site is not None:
+            for partition in self.site.partitions:
+                if self.job.partition in (None, partition.name):
+                    for shape in partition.shapes:
+                        if shape.gpu_vendor:
+                            return shape.gpu_vendor
+        return "nvidia"

@@ -1,0 +1,31 @@
+"""torch.distributed.launch: torchrun's older spelling, which hands each rank ``--local-rank``."""
+
+from __future__ import annotations
+
+from allranks.job.plan import Plan
+from allranks.launchers.base import Groups, Launcher, Place, counts, tail
+from allranks.shell import Word
+
+
+class TorchDistributedLaunch(Launcher):
+    """``python -m torch.distributed.launch`` on every node."""
+
+    name = "launch"
+    module = "torch"
+    package = "torch"
+
+    def words(self, plan: Plan, place: Place) -> Groups:
+        nodes, ranks = counts(plan)
+        return [
+            [plan.python, "-m", "torch.distributed.launch"],
+            ["--nnodes", nodes, "--nproc-per-node", ranks, "--node-rank", place.node_rank],
+            ["--master-addr", place.address, "--master-port", place.port],
+            list(plan.job.launcher_args),
+            # It refuses --no-python without --use-env; the agent then passes the argument instead.
+            [*(["--use-env"] if plan.agent or not plan.is_python else []),
+             *tail(plan, self, place, "--no-python")],
+        ]  # fmt: skip
+
+    def agent_options(self, plan: Plan) -> list[Word]:
+        # Scripts of the old style declare --local_rank; torch 2 passes --local-rank.
+        return ["--local-rank-arg", plan.local_rank_option or "local-rank"]

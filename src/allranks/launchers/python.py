@@ -1,0 +1,18 @@
+"""python: the script once per node, for scripts that start their own processes."""
+
+from __future__ import annotations
+
+from allranks.job.plan import Plan
+from allranks.launchers.base import SLURM, Groups, Launcher, Place
+
+
+class Python(Launcher):
+    """``python train.py`` in one task per node, with the address and port to meet on."""
+
+    name = "python"
+    wraps_ranks = False
+
+    def words(self, plan: Plan, place: Place) -> Groups:
+        if place is SLURM:
+            return [plan.command]
+        return [[*place.agent, "ranks", "--nprocs", "1", "--mode", "exec", "--plain"], ["--", *plan.command]]

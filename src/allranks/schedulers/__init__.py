@@ -1,0 +1,1 @@
+"""Where a job goes: this machine (``local``) or a cluster (``slurm``)."""

@@ -1,0 +1,30 @@
+"""Ending a run, wherever it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from allranks.errors import AllranksError
+from allranks.runs.files import integer, read_json
+from allranks.runs.folder import Run
+from allranks.schedulers.status import run_statuses
+from allranks.slurm import jobs
+
+
+def end_run(run: Run) -> tuple[str, str]:
+    """The run's id and what was done to it."""
+    status = run_statuses([run])[0]
+    if status.state.ended:
+        return run.id, f"has ended already ({status.state.value})"
+    if run.job_ids:
+        jobs.cancel(run.job_ids[-1])
+        return run.id, f"cancelled job {run.job_ids[-1]}"
+    about = read_json(run.path / "run.json")
+    pid, host = integer(about.get("pid")), about.get("host")
+    if pid is None:
+        return run.id, "has not started"
+    if host != os.uname().nodename:
+        raise AllranksError(f"{run.id} runs on {host}, not here. Log in there and cancel it.")
+    os.kill(pid, signal.SIGTERM)
+    return run.id, f"told process {pid} to end"

@@ -1,0 +1,57 @@
+"""Fills a run folder before anything starts: the job, the code, the versions, allranks itself."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import allranks
+from allranks.job.plan import Plan
+from allranks.job.record import job_toml, plan_record
+from allranks.runs.files import write_json, write_text
+from allranks.runs.folder import Run
+from allranks.runs.index import runs_root
+from allranks.runs.snapshot import Snapshot, take_snapshot
+from allranks.runs.versions import write_versions
+
+
+def make_run(plan: Plan, scheduler: str) -> Run:
+    """A new run folder for this plan, with the job as resolved in it."""
+    root = Path(plan.job.runs).absolute() if plan.job.runs else runs_root()
+    cwd = Path(plan.job.chdir or ".").resolve()
+    run = Run.create(
+        root, plan.job.name or "run", scheduler=scheduler, cwd=cwd, command=["allranks", *sys.argv[1:]]
+    )
+    write_text(run.path / "job.toml", job_toml(plan))
+    write_json(run.path / "plan.json", plan_record(plan))
+    return run
+
+
+def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, Snapshot]:
+    """Take the snapshot; with a copy, the job's script is the copied one from now on.
+
+    The working folder stays the user's, so relative paths to data keep their meaning, while imports
+    come from the copy: Python puts the script's folder first.
+    """
+    cwd = Path(plan.job.chdir or ".").resolve()
+    snapshot = take_snapshot(run.path, cwd, plan.job.snapshot or default)
+    copied = run.path / "code" / snapshot.subfolder / (plan.job.script or "")
+    if snapshot.mode != "copy" or plan.job.module or not copied.is_file():
+        return plan, snapshot
+    return replace(plan, job=replace(plan.job, script=str(copied.resolve()))), snapshot
+
+
+def keep_versions(plan: Plan, run: Run, python: str | None) -> None:
+    """Packages of the job's interpreter, where it can be asked from here."""
+    if python is not None and not plan.job.container:
+        write_versions(run.path, python)
+
+
+def keep_allranks(run: Run) -> None:
+    """The package that submits goes along, so that nodes and containers need not install it."""
+    source = Path(allranks.__file__).parent
+    shutil.copytree(
+        source, run.path / "lib" / "allranks", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+    )

@@ -1,0 +1,145 @@
+"""This machine: start the launcher, watch it, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from allranks.agent.processes import die_with
+from allranks.agent.summary import summary
+from allranks.agent.sweep import sweep
+from allranks.errors import MissingDependencyError
+from allranks.job.plan import Plan
+from allranks.launchers import LAUNCHERS, Place
+from allranks.runs.attempts import Attempt
+from allranks.runs.files import read_json, write_json
+from allranks.runs.folder import Run
+from allranks.world.rendezvous import free_port
+
+GRACE = 15.0
+"""Seconds that a launcher has to end its ranks after it was told to."""
+
+
+@dataclass(frozen=True)
+class Console:
+    """How the ranks' lines reach the terminal."""
+
+    show: str = "all"
+    prefix: str = "auto"
+
+
+def run_local(plan: Plan, run: Run, python: str, console: Console = Console()) -> int:
+    """Start the plan on this machine and wait for its end. The exit code is the failing rank's."""
+    launcher = LAUNCHERS[plan.launcher]
+    words = [word for group in launcher.words(plan, _place(plan, python, console)) for word in group]
+    session = uuid.uuid4().hex
+    attempt = run.new_attempt(launcher=plan.launcher, hosts=[os.uname().nodename])
+    env = _environment(plan, run, attempt, session)
+    try:
+        code = _supervise(words, env, plan.job.chdir, run)
+    finally:
+        sweep(session)
+    attempt.finish(code)
+    if code and launcher.wraps_ranks and plan.launcher != "srun":
+        print(summary(attempt.path), file=sys.stderr)
+    return code
+
+
+def _place(plan: Plan, python: str, console: Console) -> Place:
+    port = plan.job.port or free_port("127.0.0.1")
+    return Place(
+        node_rank="0",
+        address="127.0.0.1",
+        port=str(port),
+        endpoint=f"127.0.0.1:{port}",
+        is_host="1",
+        id=uuid.uuid4().hex[:8],
+        agent=(python, "-m", "allranks.agent"),
+    )
+
+
+def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[str, str]:
+    env = {**os.environ, **plan.job.env}
+    # The job's interpreter may be another environment's, where allranks is not installed.
+    lib = str(run.path / "lib")
+    env["PYTHONPATH"] = os.pathsep.join(part for part in (lib, env.get("PYTHONPATH")) if part)
+    env |= {
+        "ALLRANKS_RUN_DIR": str(run.path),
+        "ALLRANKS_ATTEMPT_DIR": str(attempt.path),
+        "ALLRANKS_LAUNCHER": plan.launcher,
+        "ALLRANKS_SESSION": session,
+        "ALLRANKS_BIND": plan.job.bind or "auto",
+    }
+    if plan.framework not in (None, "torch"):
+        env["ALLRANKS_FRAMEWORK"] = str(plan.framework)
+    return env
+
+
+def _supervise(words: list[str], env: dict[str, str], chdir: str | None, run: Run) -> int:
+    me = os.getpid()
+    try:
+        process = subprocess.Popen(words, env=env, cwd=chdir, preexec_fn=lambda: die_with(me))
+    except FileNotFoundError:
+        raise MissingDependencyError(
+            f"{words[0]} is not on the PATH. Install it, activate its environment, "
+            "or choose another --launcher."
+        ) from None
+    about = read_json(run.path / "run.json")
+    write_json(run.path / "run.json", about | {"pid": me, "host": os.uname().nodename})
+    code = _Watch(process).wait()
+    return code if code >= 0 else 128 - code
+
+
+class _Watch:
+    """Waits for the launcher and passes signals on to it.
+
+    Ctrl-C on a terminal reaches the launcher by itself. A second signal, or a launcher that has not
+    ended after the grace time, is answered by KILL; the sweep then ends what it left.
+    """
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.asked: float | None = None
+
+    def wait(self) -> int:
+        before = {number: signal.signal(number, self._handle) for number in self.NUMBERS}
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return self.process.wait(timeout=1)
+                if self.asked and time.monotonic() - self.asked > GRACE:
+                    self.process.kill()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            self.process.kill()
+        elif number != signal.SIGINT or not os.isatty(0):
+            self.process.send_signal(number)
+        self.asked = self.asked or time.monotonic()
+
+
+def local_gpus(root: Path = Path("/")) -> int:
+    """GPUs that a process here would see, without importing anything."""
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        visible = os.environ.get(variable)
+        if visible is not None:
+            return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
+    nvidia = root / "proc/driver/nvidia/gpus"
+    if nvidia.is_dir():
+        return len(list(nvidia.iterdir()))
+    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    files = nodes.glob("*/properties") if nodes.is_dir() else ()
+    return sum(1 for file in files if "simd_count 0\n" not in file.read_text())

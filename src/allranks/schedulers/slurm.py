@@ -1,0 +1,105 @@
+"""Slurm: write the script into the run folder, check it, submit it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from allranks.errors import JobError
+from allranks.job.layers import Layer
+from allranks.job.plan import Plan
+from allranks.runs.files import write_text
+from allranks.runs.folder import Run
+from allranks.runs.snapshot import Snapshot
+from allranks.schedulers.folder import keep_allranks, keep_code, keep_versions, make_run
+from allranks.script import body_lines, render
+from allranks.slurm.commands import run_slurm
+from allranks.slurm.environment import clean_environment
+from allranks.slurm.submit import submit
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job that is in the queue."""
+
+    run: Run
+    job_id: str
+    snapshot: Snapshot
+
+
+def submit_plan(plan: Plan, *, made_by: str, python: str | None) -> Submitted:
+    """Run folder, script, checks, sbatch."""
+    run = make_run(plan, "slurm")
+    plan, snapshot = keep_code(plan, run, "copy")
+    if plan.agent:
+        keep_allranks(run)
+    keep_versions(plan, run, python)
+    script = run.path / "job.sh"
+    write_text(script, render(plan, made_by=made_by, run_dir=str(run.path)))
+    check_syntax(script.read_text())
+    job_id = submit(script, cwd=plan.job.chdir)
+    return Submitted(run.add_job_id(job_id), job_id, snapshot)
+
+
+def check_syntax(text: str) -> None:
+    """``bash -n``: a user's own set-up line may be broken; that is told before the queue."""
+    checked = subprocess.run(
+        ["bash", "-n"], input=text, capture_output=True, text=True, check=False
+    )
+    if checked.returncode:
+        raise JobError(f"The job script is not valid bash:\n{checked.stderr.strip()}")
+
+
+def expected_start(text: str, cwd: str | None) -> str | None:
+    """What ``sbatch --test-only`` says of a script: when and where it would start, or None."""
+    environment = clean_environment(os.environ)
+    checked = subprocess.run(
+        ["sbatch", "--test-only"], input=text, capture_output=True, text=True, check=False,
+        env=environment, cwd=cwd, timeout=30,
+    )  # fmt: skip
+    said = (checked.stderr or checked.stdout).strip()
+    return said.removeprefix("sbatch: ").strip() or None
+
+
+def allocation_layer(env: dict[str, str]) -> Layer | None:
+    """The allocation that this process stands in (salloc, a batch script), as values of a job."""
+    job_id = env.get("SLURM_JOB_ID")
+    if not job_id or _inside_step(env):
+        return None
+    values: dict[str, object] = {}
+    if nodes := env.get("SLURM_JOB_NUM_NODES", env.get("SLURM_NNODES")):
+        values["nodes"] = int(nodes)
+    if gpus := _gpus_on_node(env, job_id):
+        values["gpus_per_node"] = gpus
+    if cpus := env.get("SLURM_CPUS_PER_TASK"):
+        values["cpus_per_task"] = int(cpus)
+    return Layer(f"allocation {job_id}", values)
+
+
+def _inside_step(env: dict[str, str]) -> bool:
+    """A task of a real step is one rank already; batch scripts and interactive steps are not."""
+    step = env.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) < 0xFFFFFFF0 and int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+
+
+def _gpus_on_node(env: dict[str, str], job_id: str) -> str | None:
+    if count := env.get("SLURM_GPUS_ON_NODE"):
+        return count
+    if per_node := env.get("SLURM_GPUS_PER_NODE"):
+        return per_node
+    # salloc's shell has no variable for --gres; the job itself tells.
+    for word in run_slurm(["scontrol", "show", "job", "-o", job_id]).split():
+        if word.startswith("TresPerNode=") and "gpu" in word:
+            return word.rpartition("gpu")[2].lstrip(":/=") or None
+    return None
+
+
+def allocation_script(plan: Plan, run: Run) -> str:
+    """The job script without directives, for bash inside the allocation."""
+    return "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path))]) + "\n"
+
+
+def script_path(run: Run) -> Path:
+    return run.path / "job.sh"

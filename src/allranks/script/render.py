@@ -1,0 +1,215 @@
+"""Plan → job script. A pure function: the same plan gives the same text.
+
+The script is plain bash in named parts, for a reader who has never seen allranks. What needs allranks
+on the nodes stands in a part of its own and steps aside where allranks is not installed.
+"""
+
+from __future__ import annotations
+
+from allranks._version import __version__
+from allranks.environment import (
+    apptainer_words,
+    inner_words,
+    pyxis_options,
+    setup_lines,
+    variable_lines,
+)
+from allranks.job.plan import Plan
+from allranks.launchers import LAUNCHERS, SLURM
+from allranks.script.binding import agent_binding, srun_binding
+from allranks.script.directives import directive_lines
+from allranks.script.rendezvous import rendezvous_lines, task_lines
+from allranks.shell import Raw, Word, fold, join, quote
+
+OWN_FOLDER = '"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
+"""The run folder of a script that was printed, not submitted: one for each submission."""
+
+SHELLCHECK = [
+    "# Files of the environment are on the cluster; functions run in tasks; quoted words are data.",
+    "# shellcheck disable=SC1090,SC1091,SC2016,SC2317",
+]
+
+
+def render(plan: Plan, *, made_by: str = "", run_dir: str | None = None) -> str:
+    """The whole job script."""
+    output = f"{run_dir}/slurm-%j.out" if run_dir else "%x-%j.out"
+    head = ["#!/bin/bash", *_header(made_by), "", *directive_lines(plan, output), ""]
+    return "\n".join([*head, *SHELLCHECK, "set -eo pipefail", *body_lines(plan, run_dir)]) + "\n"
+
+
+def body_lines(plan: Plan, run_dir: str | None) -> list[str]:
+    """The script without directives, as ``run`` starts it inside an allocation."""
+    parts = {
+        "Folder": _folder(plan, run_dir),
+        "Environment": _environment(plan),
+        "Rendezvous": rendezvous_lines(plan),
+        "allranks on the nodes": _agent(plan),
+        "What every task runs": _task(plan),
+        "Launch": _launch(plan),
+        "End": _end(plan),
+    }
+    lines: list[str] = []
+    for title, part in parts.items():
+        if part:
+            lines += ["", f"# --- {title} ".ljust(79, "-"), *part]
+    return lines
+
+
+def _header(made_by: str) -> list[str]:
+    lines = [f"# Made by allranks {__version__}" + (" from:" if made_by else ".")]
+    lines += [f"#   {line}" for line in made_by.splitlines()]
+    return [*lines, "# Plain bash: read it, change it, submit it with sbatch."]
+
+
+def _uses_agent(plan: Plan) -> bool:
+    return plan.agent and plan.launcher != "python"
+
+
+def _folder(plan: Plan, run_dir: str | None) -> list[str]:
+    lines = [f"cd {quote(plan.job.chdir)}"] if plan.job.chdir else []
+    if not _uses_agent(plan):
+        return lines
+    return [
+        *lines,
+        f"export ALLRANKS_RUN_DIR={quote(run_dir) if run_dir else OWN_FOLDER}",
+        "attempt=1",
+        "while [[ -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; do attempt=$((attempt + 1)); done",
+        "export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt",
+        'mkdir -p "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"',
+        f"printf '{_ATTEMPT}\\n' \\",
+        f'  "$attempt" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {plan.launcher} "$SLURM_JOB_NODELIST" -1 \\',
+        '  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"',
+    ]
+
+
+_ATTEMPT = (
+    '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, '
+    '"launcher": "%s", "hosts": "%s", "start": %(%s)T}'
+)
+
+
+def _environment(plan: Plan) -> list[str]:
+    job = plan.job
+    lines = setup_lines(job) if job.setup_on != "node" else []
+    lines += variable_lines(job)
+    if "OMP_NUM_THREADS" not in job.env:
+        lines.append(f"export OMP_NUM_THREADS={_threads(plan)}")
+    if words := _container(plan):
+        lines += ["inside() {  # run a command in the container", f'  {join(words)} "$@"', "}"]
+        lines.append("export -f inside")
+    return lines
+
+
+def _threads(plan: Plan) -> str:
+    if plan.shape.cpus_per_rank:
+        return str(plan.shape.cpus_per_rank)
+    if plan.shape.tasks_per_node == plan.shape.ranks_per_node:
+        return "${SLURM_CPUS_PER_TASK:-1}"
+    return f"$(((${{SLURM_CPUS_PER_TASK:-1}} + {plan.shape.ranks_per_node - 1}) / {plan.shape.ranks_per_node}))"
+
+
+def _agent(plan: Plan) -> list[str]:
+    if not _uses_agent(plan):
+        return []
+    present = join([*_inside(plan), plan.python, "-c", "import allranks.agent"])
+    lines = [
+        "# A log per rank, the first error last, CPUs near the GPUs.",
+        f"export ALLRANKS_LAUNCHER={plan.launcher} ALLRANKS_BIND={quote(agent_binding(plan))}"
+        + (f" ALLRANKS_FRAMEWORK={plan.framework}" if plan.framework not in (None, "torch") else ""),
+        'export PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"',
+    ]
+    if not LAUNCHERS[plan.launcher].wraps_ranks:
+        return lines
+    options = LAUNCHERS[plan.launcher].agent_options(plan)
+    if not LAUNCHERS[plan.launcher].through_srun:
+        lines.append(f"rank=({join([plan.python, '-m', 'allranks.agent', 'rank', *options, '--'])})")
+        return [*lines, f"if ! {present} 2>/dev/null; then rank=(); fi"]
+    return [
+        *lines,
+        "export ALLRANKS_AGENT=on",
+        f"if ! {present} 2>/dev/null; then",
+        '  echo "allranks is not installed in this environment: the job runs without it." >&2',
+        "  ALLRANKS_AGENT=off",
+        "fi",
+    ]
+
+
+def _container(plan: Plan) -> list[Word]:
+    """The words that put a command into the container; none without one, or with pyxis (srun's)."""
+    job = plan.job
+    if not job.container or job.container_runtime == "pyxis":
+        return []
+    gpus = plan.shape.gpus_per_node.count > 0
+    return apptainer_words(job, plan.gpu_vendor, gpus, _own_binds(plan))
+
+
+def _inside(plan: Plan) -> list[Word]:
+    return ["inside"] if _container(plan) else []
+
+
+def _own_binds(plan: Plan) -> list[Word]:
+    return [Raw('"$ALLRANKS_RUN_DIR"')] if _uses_agent(plan) else []
+
+
+def _task(plan: Plan) -> list[str]:
+    launcher = LAUNCHERS[plan.launcher]
+    if not launcher.through_srun:
+        return []
+    lines = [*task_lines(plan), *launcher.task_lines(plan)]
+    if plan.job.setup_on == "node":
+        lines = [*setup_lines(plan.job), *lines]
+    if plan.agent and launcher.wraps_ranks:
+        agent = join([plan.python, "-m", "allranks.agent", "rank", *launcher.agent_options(plan), "--"])
+        lines += ["local rank=()", f"if [[ $ALLRANKS_AGENT == on ]]; then rank=({agent}); fi"]
+    words = launcher.words(plan, SLURM)
+    wrapped = inner_words(plan.job) if plan.job.container_runtime == "pyxis" else _inside(plan)
+    command = fold([[*wrapped, *words[0]], *words[1:]], indent="    ")
+    return ["task() {", *(f"  {line}" for line in lines), f"  {command}", "}", "export -f task"]
+
+
+def _launch(plan: Plan) -> list[str]:
+    launcher = LAUNCHERS[plan.launcher]
+    if launcher.through_srun:
+        command = join([*_srun(plan), "bash", "-c", "task"])
+    else:
+        start, *rest = launcher.words(plan, SLURM)
+        command = fold([start, *rest[:-1], [*_container(plan), *rest[-1]]])
+    lines = [*launcher.script_lines(plan), "code=0"]
+    if not (plan.job.signal or "").startswith("B:"):
+        return [*lines, f"{command} || code=$?"]
+    name = (plan.job.signal or "").removeprefix("B:").partition("@")[0].removeprefix("SIG")
+    return [
+        *lines,
+        f"{command} &",
+        "launch=$!",
+        f"trap 'kill -{name} \"$launch\"' {quote(name)}  # srun passes it on to every task",
+        'wait "$launch" || code=$?',
+        'while kill -0 "$launch" 2>/dev/null; do code=0; wait "$launch" || code=$?; done',
+    ]
+
+
+def _srun(plan: Plan) -> list[Word]:
+    job, shape = plan.job, plan.shape
+    words: list[Word] = ["srun", "--kill-on-bad-exit=1", "--export=ALL"]
+    if shape.cpus_per_task:
+        words.append(f"--cpus-per-task={shape.cpus_per_task}")  # Slurm 22.05 to 23.02 inherit it not
+    if shape.tasks_per_node > 1:
+        words.append(f"--distribution={job.distribution or 'block'}")
+    words += srun_binding(plan)
+    if job.mpi and plan.launcher == "srun":
+        words.append(f"--mpi={job.mpi}")
+    if job.container and job.container_runtime == "pyxis":
+        folder = ",$ALLRANKS_RUN_DIR:$ALLRANKS_RUN_DIR" if _uses_agent(plan) else ""
+        words += pyxis_options(job, Raw(f'"$PWD:$PWD{folder}"'))
+    return words
+
+
+def _end(plan: Plan) -> list[str]:
+    if not _uses_agent(plan):
+        return ['exit "$code"']
+    summary = join([*_inside(plan), plan.python, "-m", "allranks.agent", "summary"])
+    return [
+        "printf '{\"exit_code\": %d, \"end\": %(%s)T}\\n' \"$code\" -1 >\"$ALLRANKS_ATTEMPT_DIR/end.json\"",
+        f'if ((code != 0)); then {summary} "$ALLRANKS_ATTEMPT_DIR" >&2 || true; fi',
+        'exit "$code"',
+    ]

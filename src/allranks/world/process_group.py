@@ -1,0 +1,195 @@
+"""``init()``: torch.distributed from whatever started this process. torch is imported here only.
+
+world = allranks.init()
+...
+allranks.shutdown()      # optional: the end of the process does it
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import warnings
+from dataclasses import replace
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from allranks.errors import MissingDependencyError, WorldError
+from allranks.world import store as meeting
+from allranks.world.detect import detect, launch_id
+from allranks.world.model import World
+from allranks.world.rendezvous import format_endpoint, route_address
+
+_MEETING_SECONDS = 300.0
+_started: World | None = None
+_owner: int | None = None
+
+
+@lru_cache(maxsize=1)
+def _detected() -> World:
+    return detect(os.environ)
+
+
+def world() -> World:
+    """The world of this process; read once, since `init` itself sets variables that are read."""
+    return _started or _detected()
+
+
+def init(
+    backend: str | None = None,
+    *,
+    timeout: float | timedelta | None = None,
+    device: Any = None,
+) -> World:
+    """Start torch.distributed for this process and return its world. A second call changes nothing.
+
+    ``backend`` None is nccl with a GPU and gloo without. ``timeout`` (seconds) bounds the meeting
+    and every collective. ``device`` "cpu" keeps off the GPU, "cuda:1" overrules the choice of GPU.
+    There is no barrier.
+    """
+    global _started, _owner
+    dist = _torch_distributed()
+    if dist.is_initialized():
+        return world()
+    here = _detected()
+    gpu = _gpu(here, device)
+    name = _backend(here, backend, gpu, dist)
+    if gpu is not None:
+        import torch
+
+        torch.cuda.set_device(gpu)
+    _started, _owner = _start(here, name, _span(timeout), dist), os.getpid()
+    atexit.register(_at_exit)
+    return _started
+
+
+def shutdown() -> None:
+    """End what `init` started; nothing when it did not."""
+    global _started
+    if _started is None or _owner != os.getpid():
+        return
+    _started = None
+    atexit.unregister(_at_exit)
+    dist = _torch_distributed()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _at_exit() -> None:
+    """Leave cleanly, but never wait for peers while this process dies of an exception."""
+    global _started
+    if _started is None or _owner != os.getpid():
+        return
+    if not hasattr(sys, "last_value"):
+        shutdown()
+        return
+    _started = None
+    from torch.distributed import distributed_c10d
+
+    abort = getattr(distributed_c10d, "_abort_process_group", None)
+    nccl = distributed_c10d.is_initialized() and "nccl" in str(distributed_c10d.get_backend())
+    if abort is not None and nccl:
+        abort()
+
+
+def _start(here: World, backend: str, span: timedelta | None, dist: Any) -> World:
+    """One of four meetings: MPI's own, none (one process), the port found, the port given."""
+    options: dict[str, Any] = {} if span is None else {"timeout": span}
+    if backend == "mpi":
+        dist.init_process_group("mpi", **options)
+        os.environ.update(here.environment())
+        return here
+    options |= {"rank": here.rank, "world_size": here.size}
+    if here.size == 1:
+        os.environ.update(here.environment())
+        dist.init_process_group(backend, store=dist.HashStore(), **options)
+        return here
+    here.endpoint()
+    _choose_interface(here, backend)
+    if not here.port_is_given:
+        seconds = span.total_seconds() if span else _MEETING_SECONDS
+        shared, port = meeting.meet(here, launch_id(os.environ), seconds)
+        here = replace(here, master_port=port, port_is_given=True)
+        os.environ.update(here.environment())
+        dist.init_process_group(backend, store=dist.PrefixStore("allranks", shared), **options)
+        return here
+    os.environ.update(here.environment())
+    try:
+        dist.init_process_group(backend, init_method="env://", **options)
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        raise WorldError(
+            f"Rank {here.rank} of {here.size} on {here.host} could not meet the others at "
+            f"{format_endpoint(*here.endpoint())} (MASTER_ADDR, MASTER_PORT): {error}\n"
+            "Without MASTER_PORT, allranks finds a free port itself."
+        ) from error
+    return here
+
+
+def _backend(here: World, asked: str | None, gpu: int | None, dist: Any) -> str:
+    """The backend that can work here. nccl without a GPU becomes gloo, and rank 0 says so."""
+    if asked == "mpi" and not dist.is_mpi_available():
+        raise MissingDependencyError(
+            "Backend 'mpi' needs a PyTorch built with MPI, and this one is not (the pip and "
+            "conda builds "
+            "never are). Under mpirun, gloo and nccl work too: leave out the backend."
+        )
+    if asked is None:
+        return "nccl" if gpu is not None and dist.is_nccl_available() else "gloo"
+    if "nccl" in asked and (gpu is None or not dist.is_nccl_available()):
+        if here.is_main:
+            warnings.warn(
+                f"Backend '{asked}' needs a GPU and this process has none: using gloo.",
+                stacklevel=3,
+            )
+        return "gloo"
+    return asked
+
+
+def _gpu(here: World, device: Any) -> int | None:
+    """The index of this process's GPU, or None to stay on the CPU."""
+    import torch
+
+    wanted = torch.device(device) if device is not None else None
+    if wanted is not None and wanted.type != "cuda":
+        return None
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted is not None and wanted.index is not None:
+        return int(wanted.index)
+    if count == 0 or here.device_index is None:
+        return None
+    if here.local_size > count > 1 and not here.private_devices:
+        raise WorldError(
+            f"{here.local_size} processes on {here.host}, but {count} GPUs are visible. "
+            f"Start {count} per node, or use init(device='cpu')."
+        )
+    return here.device_index % count
+
+
+def _choose_interface(here: World, backend: str) -> None:
+    """Tell gloo the interface that leads to rank 0: it looks up the host's name, often 127.0.1.1.
+
+    NCCL is left alone: it prefers InfiniBand by itself, and the route to a name is often Ethernet.
+    """
+    if here.nodes == 1 or "gloo" not in backend or "GLOO_SOCKET_IFNAME" in os.environ:
+        return
+    interface = route_address(here.endpoint()[0])[1]
+    if interface not in (None, "lo"):
+        os.environ["GLOO_SOCKET_IFNAME"] = str(interface)
+
+
+def _span(timeout: float | timedelta | None) -> timedelta | None:
+    return timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
+
+
+def _torch_distributed() -> Any:
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        raise MissingDependencyError(
+            "init() needs PyTorch. Install it with: pip install 'allranks[torch]'"
+        ) from None
+    if not dist.is_available():
+        raise MissingDependencyError("This PyTorch was built without torch.distributed.")
+    return dist

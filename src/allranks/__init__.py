@@ -1,5 +1,42 @@
-"""allranks: a training script from a laptop to many GPUs and many Slurm nodes."""
+"""allranks: a training script from a laptop to many GPUs and many Slurm nodes.
+
+Importing it imports nothing else; each name is loaded when it is first used, and torch only inside
+``init``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from allranks._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from allranks import launch as launch
+    from allranks.errors import AllranksError as AllranksError
+    from allranks.job.fields import Job as Job
+    from allranks.runs.folder import Run as Run
+    from allranks.world import World as World
+    from allranks.world import init as init
+    from allranks.world import shutdown as shutdown
+    from allranks.world import world as world
+
+_HOMES = {
+    "AllranksError": "allranks.errors",
+    "Job": "allranks.job.fields",
+    "Run": "allranks.runs.folder",
+    "World": "allranks.world",
+    "init": "allranks.world",
+    "shutdown": "allranks.world",
+    "world": "allranks.world",
+}
+
+__all__ = ["__version__", "launch", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "launch":
+        return importlib.import_module("allranks.launch")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'allranks' has no attribute '{name}'")

@@ -41,12 +41,12 @@ def activation_lines(job: Job) -> list[str]:
     """Conda, venv and uv: where Python comes from."""
     lines: list[str] = []
     if job.conda:
-        root = quote(job.conda_root) if job.conda_root else '"$(conda info --base)"'
+        root = quote(_file(job.conda_root)) if job.conda_root else '"$(conda info --base)"'
         lines += [f"source {root}/etc/profile.d/conda.sh", join(["conda", "activate", job.conda])]
     if job.venv:
-        lines.append(f"source {quote(job.venv)}/bin/activate")
+        lines.append(f"source {quote(_file(job.venv))}/bin/activate")
     if job.uv:
-        lines.append(f"source {quote(job.uv)}/.venv/bin/activate")
+        lines.append(f"source {quote(_file(job.uv))}/.venv/bin/activate")
     return lines
 
 
@@ -82,13 +82,13 @@ def pyxis_options(job: Job, own: Raw) -> list[Word]:
 
 
 def inner_words(job: Job) -> list[Word]:
-    """``bash -c '…; exec "$@"' inside`` when something must run inside first, else nothing."""
+    """``bash -c '… exec "$@"' inside`` when something must run inside first, else nothing."""
     lines = inner_lines(job)
     if not lines:
         return []
-    return ["bash", "-c", " && ".join([*lines, 'exec "$@"']), "inside"]
+    return ["bash", "-c", "\n".join(["set -e", *lines, 'exec "$@"']), "inside"]
 
 
 def _file(path: str) -> str:
-    """``source`` looks a name without a slash up in PATH; a user means the file here."""
-    return path if "/" in path else f"./{path}"
+    """``source`` looks a plain name up in PATH and takes a dash for an option; a user means a file."""
+    return path if "/" in path and not path.startswith("-") else f"./{path}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from allranks.errors import UsageError
 _CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?$")
 _SPANS = re.compile(r"^(?:(\d+)\s*d)?\s*(?:(\d+)\s*h)?\s*(?:(\d+)\s*m(?:in)?)?\s*(?:(\d+)\s*s)?$", re.I)
 _MEMORY = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?$", re.I)
+_GPUS = re.compile(r"(?:gpu:)?(?:([\w.-]+):)?([0-9]+)", re.ASCII)
 _MEBIBYTES = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}
 
 
@@ -45,7 +47,7 @@ def format_time(seconds: int) -> str:
 def parse_memory(text: str) -> int:
     """Mebibytes in a memory size: ``64G``, ``4000``, ``1.5T``, ``512MB``. Bare numbers are mebibytes."""
     if match := _MEMORY.match(str(text).strip()):
-        return int(float(match[1]) * _MEBIBYTES[match[2].lower()])
+        return math.ceil(float(match[1]) * _MEBIBYTES[match[2].lower()])  # 512K is not 0, which is all
     raise UsageError(f"'{text}' is not a memory size. Write 64G, 4000M or 0 (all of the node).")
 
 
@@ -66,11 +68,8 @@ class Gpus:
         """``4``, ``A100:4``, ``gpu:4`` or ``gpu:A100:4``."""
         if isinstance(text, Gpus):
             return text
-        words = str(text).strip().split(":")
-        if words[0] == "gpu" and len(words) > 1:
-            words = words[1:]
-        if len(words) <= 2 and words[-1].isdigit() and all(words):
-            return cls(int(words[-1]), words[0] if len(words) == 2 else None)
+        if match := _GPUS.fullmatch(str(text).strip()):
+            return cls(int(match[2]), match[1])
         raise UsageError(f"'{text}' is not a number of GPUs. Write 4, or with a type A100:4.")
 
     def __str__(self) -> str:

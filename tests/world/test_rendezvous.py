@@ -59,7 +59,7 @@ def test_free_port_on_ipv6():
 def test_route():
     assert route_address("127.0.0.1") == ("127.0.0.1", "lo")
     assert route_address("localhost")[1] == "lo"
-    with pytest.raises(WorldError, match="no-such-host.invalid"):
+    with pytest.raises(WorldError, match=r"no-such-host\.invalid"):
         route_address("no-such-host.invalid")
 
 

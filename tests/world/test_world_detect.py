@@ -235,6 +235,15 @@ def test_port_is_derived_alike_on_all_ranks_and_differs_between_steps():
     assert detect(torchrun()).port_is_given
 
 
+def test_a_derived_port_handed_on_by_an_agent_is_still_untried():
+    env = step(3, 1, 1)
+    world = detect(env)
+    again = detect(env | world.environment() | {"ALLRANKS_LAUNCHER": "srun"})
+    assert again.master_port == world.master_port
+    assert not again.port_is_given
+    assert detect(env | {"MASTER_PORT": "29500"}).port_is_given
+
+
 def test_open_mpi_ranks_agree_though_only_some_daemons_are_steps():
     first = detect(batch() | openmpi(0, 4, 0, 2))
     second = detect(

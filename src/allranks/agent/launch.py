@@ -29,7 +29,7 @@ def run_ranks(options: Options) -> object:
     cpus = binding.bind(_binding(), options.nprocs, _affinity(), os.environ)
     threads = _threads(cpus, options.nprocs)
     guard = Guard()  # before the preload: a copy of this process is small now
-    words = _fork_words(options, threads)
+    words = _fork_words(options, threads, guard)
     command = preload.whole_command(options.command)
     os.environ.setdefault(SESSION, new_session())
     orders = [
@@ -56,7 +56,7 @@ def run_rank(options: Options) -> object:
     return _supervise([order], options, Guard(), None)
 
 
-def _fork_words(options: Options, threads: int) -> list[str] | None:
+def _fork_words(options: Options, threads: int, guard: Guard) -> list[str] | None:
     """What the forked ranks run; None when they are to be started by exec."""
     if options.mode != "fork":
         return None
@@ -67,8 +67,22 @@ def _fork_words(options: Options, threads: int) -> list[str] | None:
             file=sys.stderr,
             flush=True,
         )
+        if preload.tasks() > 1:
+            _start_over(guard)
         return None
     return preload.python_part(options.command)
+
+
+def _start_over(guard: Guard) -> None:
+    """Become a fresh agent that does not preload.
+
+    The thread that forbids the fork also has our signals unblocked: the kernel would give it those
+    that the event loop waits for.
+    """
+    guard.dismiss()
+    words = list(sys.orig_argv)
+    at = words.index("--")
+    os.execv(sys.executable, [sys.executable, *words[1:at], "--mode", "exec", *words[at:]])
 
 
 def _supervise(

@@ -256,11 +256,15 @@ class Supervisor:
 
     def _stop(self, number: int | None) -> None:
         """Tell the ranks to end, and give them the grace time for it."""
-        # The rank alone, not its workers: a DataLoader that loses its workers raises an error in
-        # the middle of the rank's own clean end.
         self._stopped = time.time()
         self._deadline = time.monotonic() + self._grace
-        if number is not None:
+        if number == signal.SIGINT and not self._keep_terminal:
+            # As a terminal does it: the whole group, and each rank leads one. Workers count on it,
+            # and Python waits for them at the end of the rank.
+            send([-pid for pid in self._alive], number)
+        elif number is not None:
+            # The rank alone: a DataLoader that loses its workers raises an error in the middle of
+            # the rank's own clean end.
             send(self._alive, number)
 
     def _kill(self) -> None:

@@ -10,13 +10,11 @@ from typing import Any
 import click
 
 from allranks.cli.job_options import given_values
-from allranks.errors import JobError, UsageError
-from allranks.job.derive import derive, explain
-from allranks.job.layers import Layer, file_layer, find_file, merge, site_layer
+from allranks.job.derive import explain
+from allranks.job.layers import Layer
 from allranks.job.plan import Plan
+from allranks.job.resolve import resolve
 from allranks.shell import join
-from allranks.site.load import find_site, load_site
-from allranks.site.model import Site
 
 
 def make_plan(
@@ -26,46 +24,19 @@ def make_plan(
     between: tuple[Layer, ...] = (),
     detect: bool = False,
 ) -> Plan:
-    """Site, file, then command line; ``between`` goes under the command line (an allocation)."""
-    typed = Layer("command line", given_values(parameters))
-    config = parameters.get("config")
-    path = Path(config) if config else find_file(Path.cwd())
-    file = [file_layer(path)] if path else []
-    named = next((x.values["site"] for x in (typed, *file) if x.values.get("site")), None)
-    site = _site(named, detect) if scheduler == "slurm" else None
-    layers = [*([site_layer(site)] if site else []), *file, *between, typed]
-    job, origins = merge(layers)
-    _check_script(job.script, job.chdir, bool(job.module))
-    return derive(job, origins, site, scheduler)
-
-
-def _site(name: str | None, detect: bool) -> Site | None:
-    if name:
-        return load_site(name)
-    found = find_site()
-    if found is None and detect:
-        from allranks.site.detect import detect_site
-
-        return detect_site()
-    return found
-
-
-def _check_script(script: str | None, folder: str | None, module: bool) -> None:
-    """A missing file is told now, not after hours in the queue."""
-    if not script or module:
-        return
-    path = Path(folder or ".", script)
-    if path.is_dir():
-        raise UsageError(f"{script} is a folder. Name the training script in it.")
-    if not path.is_file() and "/" not in script and not script.endswith(".py"):
-        return  # a program on the PATH of the job
-    if not path.is_file():
-        raise UsageError(f"There is no script {script} in {path.parent.resolve()}.")
-    if script.endswith((".sh", ".slurm", ".sbatch")) and "#SBATCH" in path.read_text("utf-8", "replace"):
-        raise JobError(
-            f"{script} is a job script of its own (it has #SBATCH lines).\n"
-            f"Submit it with: sbatch {script}\nOr name the training script that it starts."
-        )
+    """The plan of what was typed, explained and annotated on stderr as far as the user asked."""
+    plan = resolve(
+        given_values(parameters),
+        scheduler,
+        config=parameters.get("config"),
+        between=between,
+        detect=detect,
+    )
+    if parameters.get("explain"):
+        show_explanation(plan)
+    for note in plan.notes:
+        click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
+    return plan
 
 
 def show_explanation(plan: Plan) -> None:
@@ -78,12 +49,6 @@ def show_explanation(plan: Plan) -> None:
             click.echo(f"{name:<{width}}  {value}", err=True)
             name = value = ""
         click.echo(f"{name:<{width}}  {value:<{value_width}}  {origin}", err=True)
-
-
-def show_notes(plan: Plan) -> None:
-    """What the user should know, on stderr so that the output stays clean."""
-    for note in plan.notes:
-        click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
 
 
 def made_by() -> str:

@@ -31,48 +31,23 @@ def run(**parameters: Any) -> None:
 
 
 def _here(parameters: dict[str, Any]) -> int:
-    from allranks.cli.planning import job_python, make_plan, show_explanation, show_notes
-    from allranks.job.layers import Layer
-    from allranks.schedulers.folder import keep_allranks, keep_code, make_run
-    from allranks.schedulers.local import Console, local_gpus, run_local
+    from allranks.cli.planning import job_python, make_plan
+    from allranks.schedulers.local import local_gpus, machine_layer, start_here
 
-    gpus = local_gpus()
-    machine = Layer("this machine", {"gpus_per_node": str(gpus)} if gpus else {})
-    plan = make_plan(parameters, "local", between=(machine,))
-    if parameters["explain"]:
-        show_explanation(plan)
-    show_notes(plan)
-    folder = make_run(plan, "local")
-    keep_allranks(folder)
-    plan, _ = keep_code(plan, folder, "reference")
-    from dataclasses import replace
-
-    python = plan.job.python or job_python()
-    plan = replace(plan, job=replace(plan.job, python=python))
-    code = run_local(plan, folder, python, Console(show=parameters["show"]))
+    plan = make_plan(parameters, "local", between=(machine_layer(local_gpus()),))
+    folder, code = start_here(plan, plan.job.python or job_python(), show=parameters["show"])
     _say_where(folder)
     return code
 
 
 def _across(parameters: dict[str, Any], allocation: Any) -> int:
-    import subprocess
-
-    from allranks.cli.planning import make_plan, show_explanation, show_notes
-    from allranks.runs.files import write_text
-    from allranks.schedulers.folder import keep_allranks, keep_code, make_run
-    from allranks.schedulers.slurm import allocation_script, script_path
+    from allranks.cli.planning import make_plan
+    from allranks.schedulers.slurm import start_in_allocation
 
     plan = make_plan(parameters, "slurm", between=(allocation,))
-    if parameters["explain"]:
-        show_explanation(plan)
-    show_notes(plan)
-    folder = make_run(plan, "slurm")
-    keep_allranks(folder)
-    plan, _ = keep_code(plan, folder, "reference")
-    write_text(script_path(folder), allocation_script(plan, folder))
-    code = subprocess.run(["bash", str(script_path(folder))], check=False).returncode
+    folder, code = start_in_allocation(plan)
     _say_where(folder)
-    return code if code >= 0 else 128 - code
+    return code
 
 
 def _say_where(folder: Any) -> None:

@@ -19,14 +19,11 @@ def script(**parameters: Any) -> None:
     \b
         allranks script --nodes 2 --gpus-per-node 4 --time 2h train.py --lr 0.1 > job.sh
     """
-    from allranks.cli.planning import made_by, make_plan, show_explanation, show_notes
+    from allranks.cli.planning import made_by, make_plan
     from allranks.script import render
 
     plan = make_plan(parameters, "slurm")
     text = render(plan, made_by=made_by(), run_dir=parameters["run_dir"])
-    if parameters["explain"]:
-        show_explanation(plan)
-    show_notes(plan)
     if parameters["as_json"]:
         import json
 

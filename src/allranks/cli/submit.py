@@ -20,12 +20,9 @@ def submit(**parameters: Any) -> None:
     \b
         allranks submit --nodes 2 --gpus-per-node 4 --time 2h train.py --lr 0.1
     """
-    from allranks.cli.planning import made_by, make_plan, show_explanation, show_notes
+    from allranks.cli.planning import made_by, make_plan
 
     plan = make_plan(parameters, "slurm", detect=True)
-    if parameters["explain"]:
-        show_explanation(plan)
-    show_notes(plan)
     if parameters["dry_run"]:
         _dry_run(plan)
         return

@@ -17,10 +17,13 @@ from allranks.job.layers import Origin
 from allranks.job.plan import Plan, Shape
 from allranks.site.fit import Request, Share, check, shape_for, share
 from allranks.site.model import NodeShape, Site
-from allranks.units import Gpus, format_memory
+from allranks.units import Gpus, format_memory, format_time
 
 TASK_PER_RANK = frozenset({"srun", "mpirun", "horovod"})
 """Launchers under which Slurm counts one task per rank; the others want one task per node."""
+
+OURS = frozenset({"fork", "horovod"})
+"""Launchers that cannot do without the agent: it starts or introduces the ranks."""
 
 NO_GPUS = Gpus(0)
 
@@ -46,6 +49,8 @@ class Derivation:
         self.imports = self._scan(job.script)
         self.framework = self._framework()
         self.launcher = self._launcher()
+        if self.scheduler == "slurm":
+            self._check_launcher()
         nodes = job.nodes or self._derive("nodes", 1, "nobody asked for more")
         gpus = self._gpus()
         ranks = self._ranks(nodes, gpus)
@@ -103,6 +108,27 @@ class Derivation:
         elif job.tasks_per_node == 1 and self._several_ranks():
             name, why = "torchrun", "one task per node is asked for, with several ranks on it"
         return str(self._derive("launcher", name, why))
+
+    def _check_launcher(self) -> None:
+        """What a launcher cannot do under Slurm."""
+        job, name = self.job, self.launcher
+        if job.agent is False and name in OURS:
+            raise JobError(
+                f"--no-agent with --launcher {name}: allranks itself is what starts its ranks.\n"
+                "Leave --no-agent out, or use --launcher srun."
+            )
+        if name != "mpirun":
+            return
+        if job.head:
+            raise JobError(
+                f"--head {job.head} with --launcher mpirun: mpirun puts rank 0 on the first node.\n"
+                "Leave --head out, or use --launcher srun."
+            )
+        if job.container and job.container_runtime == "pyxis":
+            raise JobError(
+                "--container-runtime pyxis with --launcher mpirun: pyxis is an option of srun.\n"
+                "Use --launcher srun, or --container-runtime apptainer."
+            )
 
     def _local_launcher(self) -> tuple[str, str]:
         if self.framework == "horovod":
@@ -222,7 +248,7 @@ class Derivation:
             )
 
     def _check_site(self, site: Site, shape: Shape) -> None:
-        if missing := [name for name in site.requires if getattr(self.job, name, None) is None]:
+        if missing := [name for name in site.requires if not getattr(self.job, name, None)]:
             options = " and ".join(flag(name) for name in missing)
             raise JobError(f"Site {site.name} wants {options}. Give it, or put it in allranks.toml.")
         check(site, self._request(shape))
@@ -260,8 +286,10 @@ def explain(plan: Plan) -> list[tuple[str, str, str]]:
     rows = []
     for name, origin in plan.origins.items():
         value = settled.get(name, getattr(job, name, None))
-        if value is None:
+        if value is None or value == ():
             continue
+        if name == "time":
+            value = format_time(int(value))
         if name == "memory":
             value = format_memory(int(value)) if value else "all of the node"
         rows.append((name, _show(value), str(origin)))

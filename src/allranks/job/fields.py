@@ -137,7 +137,9 @@ class Job:
     wait_all_nodes: bool | None = _queue(
         "Start when every node is up.", parse=parse.switch, flag=True
     )
-    signal: str | None = _queue("Signal before the time limit: B:USR1@120.", "signal")
+    signal: str | None = _queue(
+        "Signal before the time limit: B:USR1@120.", "signal", parse=parse.signal
+    )
     requeue: bool | None = _queue(
         "May Slurm put the job back in the queue.", parse=parse.switch, flag=True
     )
@@ -182,6 +184,7 @@ class Job:
     )
     bind: str | None = _launch(
         "CPUs of a rank: auto (near its GPU), none, or one list per local rank: '0-7;8-15'.",
+        parse=parse.binding,
         metavar="KIND",
     )
 
@@ -249,7 +252,9 @@ class Job:
             value = getattr(self, name)
             if value is not None and value not in ((), {}):
                 object.__setattr__(self, name, read(name, value, spec))
-        object.__setattr__(self, "args", tuple(str(arg) for arg in self.args))
+        if self.script is not None:
+            object.__setattr__(self, "script", parse.text(self.script))
+        object.__setattr__(self, "args", parse.words(self.args))
 
 
 def read(name: str, value: Any, spec: Option) -> Any:

@@ -24,7 +24,9 @@ else:
 
 FILE = "allranks.toml"
 _POSITIONAL = ("script", "args")
-_PATHS = ("chdir", "conda_root", "venv", "uv", "setup", "container", "binds", "runs")
+_PATHS = (
+    "chdir", "python", "conda_root", "venv", "uv", "setup", "container", "binds", "runs", "output", "error",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

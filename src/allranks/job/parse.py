@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,11 +11,16 @@ from allranks.errors import UsageError
 
 Parser = Callable[[Any], Any]
 
-_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DIRECTIVE = re.compile(r"[A-Za-z][A-Za-z0-9-]+")
+_SIGNAL = re.compile(r"([RB]{1,2}:)?[A-Za-z0-9]+(@[0-9]+)?")
+_CPUS = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
 
 
 def text(value: Any) -> str:
     """One line of text. A line break would end a directive, so it is refused here, once."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         raise UsageError(f"{value!r} is not text.")
     result = str(value)
@@ -65,9 +71,23 @@ def one_of(*choices: str) -> Parser:
     return parse
 
 
+def signal(value: Any) -> str:
+    """Slurm's words for a signal before the end. It also stands in a trap, so nothing else may."""
+    if not _SIGNAL.fullmatch(str(value)):
+        raise UsageError(f"'{value}' is not a signal and a time. Write USR1@120, or B:USR1@120.")
+    return str(value)
+
+
+def binding(value: Any) -> str:
+    """``auto``, ``none`` or one list of CPUs per local rank."""
+    if value in ("auto", "none") or all(_CPUS.fullmatch(cpus) for cpus in str(value).split(";")):
+        return str(value)
+    raise UsageError(f"'{value}' is not a binding. Write auto, none or CPUs per rank: '0-7;8-15'.")
+
+
 def texts(value: Any) -> tuple[str, ...]:
     """Several texts: a list, or one alone."""
-    if isinstance(value, (str, int, float)):
+    if isinstance(value, (str, int, float, os.PathLike)):
         value = [value]
     if not isinstance(value, Iterable) or isinstance(value, Mapping):
         raise UsageError(f"{value!r} is not a list of texts.")
@@ -95,6 +115,16 @@ def pairs(value: Any) -> dict[str, str]:
     return result
 
 
+def words(value: Any) -> tuple[str, ...]:
+    """The script's own arguments, which may hold anything but NUL."""
+    if isinstance(value, str):
+        raise UsageError(f"The arguments {value!r} are one text. Write a list, a text for each word.")
+    result = tuple(str(item) for item in value)
+    if any("\0" in item for item in result):
+        raise UsageError("An argument of the script holds a NUL byte.")
+    return result
+
+
 def _value(item: Any) -> str:
     return "" if item is True else text(item)
 
@@ -109,7 +139,7 @@ def variables(value: Any) -> dict[str, str]:
             raise UsageError(f"'{bad[0]}' is not of the form NAME=VALUE.")
         result = dict(item.split("=", 1) for item in items)
     for name, item in result.items():
-        if not _VARIABLE.match(name):
+        if not _VARIABLE.fullmatch(name):
             raise UsageError(f"'{name}' cannot be the name of an environment variable.")
         if "\0" in item:
             raise UsageError(f"The value of {name} holds a NUL byte.")
@@ -124,7 +154,7 @@ def directives(value: Any) -> dict[str, str]:
     result = {}
     for key, item in value.items():
         name = str(key).lstrip("-").replace("_", "-")
-        if not re.match(r"^[A-Za-z][A-Za-z0-9-]+$", name):
+        if not _DIRECTIVE.fullmatch(name):
             raise UsageError(f"'{key}' is not the long name of an sbatch option.")
         result[name] = _value(item)
     return result

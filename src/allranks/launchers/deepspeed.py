@@ -1,14 +1,18 @@
-"""deepspeed: its launcher on every node, told not to use ssh."""
+"""deepspeed: its launcher on every node, without its ssh."""
 
 from __future__ import annotations
 
+import json
+
 from allranks.job.plan import Plan
 from allranks.launchers.base import Groups, Launcher, Place, tail
-from allranks.shell import Raw, Word
+from allranks.shell import Raw, Word, quote
+
+RUNNER = "deepspeed.launcher.runner"
 
 
 class DeepSpeed(Launcher):
-    """``deepspeed --no_ssh --node_rank …`` on every node."""
+    """``deepspeed`` on one node, its per-node program on several."""
 
     name = "deepspeed"
     module = "deepspeed"
@@ -16,28 +20,30 @@ class DeepSpeed(Launcher):
 
     def words(self, plan: Plan, place: Place) -> Groups:
         return [
-            self._program(plan),
-            self._nodes(plan, place),
+            *self._start(plan, place),
             ["--master_addr", place.address, "--master_port", place.port],
             list(plan.job.launcher_args),
             [*(["--no_local_rank"] if plan.agent else []), *tail(plan, self, place, "--no_python")],
         ]
 
-    def _program(self, plan: Plan) -> list[Word]:
-        if plan.python == "python":
-            return ["deepspeed"]
-        return [plan.python, "-m", "deepspeed.launcher.runner"]
-
-    def _nodes(self, plan: Plan, place: Place) -> list[Word]:
+    def _start(self, plan: Plan, place: Place) -> Groups:
         shape = plan.shape
         if shape.nodes == 1:
-            return ["--num_gpus", str(shape.ranks_per_node)]
-        # Without ssh the names in the host file are never contacted; they only say how many ranks
-        # each machine has, in the order of the node ranks.
-        hosts = f"for ((i = 0; i < {shape.nodes}; i++)); do echo \"node$i slots={shape.ranks_per_node}\"; done"
-        return ["--hostfile", Raw(f"<({hosts})"), "--no_ssh", "--node_rank", place.node_rank]
+            program = ["deepspeed"] if plan.python == "python" else [plan.python, "-m", RUNNER]
+            return [[*program, "--num_gpus", str(shape.ranks_per_node)]]
+        # Between nodes the deepspeed command goes by ssh. This is the program that it would start
+        # there; the names of the nodes do not matter to it, only their order and their ranks.
+        return [
+            [plan.python, "-m", "deepspeed.launcher.launch", "--node_rank", place.node_rank],
+            [Raw(f'--world_info="$(base64 --wrap=0 <<<{quote(_world(plan))})"')],
+        ]
 
     def agent_options(self, plan: Plan) -> list[Word]:
         """DeepSpeed hands every script ``--local_rank``; a script that does not know it would stop."""
         spelling = plan.local_rank_option
         return ["--local-rank-arg", spelling] if spelling else []
+
+
+def _world(plan: Plan) -> str:
+    ranks = list(range(plan.shape.ranks_per_node))
+    return json.dumps({f"node{number}": ranks for number in range(plan.shape.nodes)})

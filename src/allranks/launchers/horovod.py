@@ -9,7 +9,7 @@ from __future__ import annotations
 from allranks.job.plan import Plan
 from allranks.launchers.base import SLURM, Groups, Launcher, Place
 from allranks.launchers.srun import Srun
-from allranks.shell import Word
+from allranks.shell import Word, quote
 
 
 class Horovod(Srun):
@@ -29,7 +29,7 @@ class Horovod(Srun):
         return [
             "# Horovod's ranks find each other through a small server on the first node.",
             "export HOROVOD_GLOO_RENDEZVOUS_ADDR=$MASTER_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT=$((MASTER_PORT + 1))",
-            f'{plan.python} -m allranks.agent horovod-server --port "$HOROVOD_GLOO_RENDEZVOUS_PORT" &',
+            f'{quote(plan.python)} -m allranks.agent horovod-server --port "$HOROVOD_GLOO_RENDEZVOUS_PORT" &',
             "horovod_server=$!",
             "trap 'kill \"$horovod_server\"' EXIT",
         ]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from allranks.job.plan import Plan
-from allranks.launchers.base import Groups, Launcher, Place, counts
-from allranks.shell import Word
+from allranks.launchers.base import SLURM, Groups, Launcher, Place
+from allranks.shell import Raw, Word, join
+
+HYDRA = ("mpich", "intel")
+LOCAL = ("--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none")
+"""On this machine ranks may outnumber cores, and the agent binds them."""
 
 EXPORTED = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE",
@@ -31,18 +35,38 @@ class Mpirun(Launcher):
 
     def words(self, plan: Plan, place: Place) -> Groups:
         rank: list[Word] = place.rank() if plan.agent else ["bash", "-c", RANK_NAMES, "rank"]
+        start: list[Word] = [Raw('"${mpirun[@]}"')]
+        if place is not SLURM:
+            start = hydra(plan) if plan.job.mpi in HYDRA else ["mpirun", *LOCAL, "-np", _size(plan)]
+        return [start, list(plan.job.launcher_args), [*rank, *plan.command]]
+
+    def script_lines(self, plan: Plan) -> list[str]:
+        """Open MPI must be told how to place ranks and what to carry along; hydra has other words."""
+        if plan.job.mpi in HYDRA:
+            return [f"mpirun=({join(hydra(plan))})"]
+        if plan.job.mpi == "openmpi":
+            return [f"mpirun=({join(open_mpi(plan))})"]
         return [
-            *self._start(plan, local=bool(place.agent)),
-            list(plan.job.launcher_args),
-            [*rank, *plan.command],
+            "case $(mpirun --version) in",
+            f'  *"Open MPI"*) mpirun=({join(open_mpi(plan))}) ;;',
+            f"  *) mpirun=({join(hydra(plan))}) ;;  # MPICH and Intel MPI",
+            "esac",
         ]
 
-    def _start(self, plan: Plan, local: bool) -> Groups:
-        _, ranks = counts(plan)
-        size = str(plan.shape.world_size)
-        if (plan.job.mpi or "openmpi") != "openmpi":  # hydra: MPICH and Intel MPI
-            return [["mpiexec", "-n", size, "-ppn", ranks]]
-        placing = "slot:OVERSUBSCRIBE" if local else f"ppr:{ranks}:node"
-        names = dict.fromkeys((*EXPORTED, *plan.job.env))
-        exports: list[Word] = [] if local else [word for name in names for word in ("-x", name)]
-        return [["mpirun", "-np", size, "--map-by", placing, "--bind-to", "none"], exports]
+
+def open_mpi(plan: Plan) -> list[Word]:
+    """The start of Open MPI's command inside an allocation."""
+    placing = f"ppr:{plan.shape.ranks_per_node}:node"
+    framework = ["ALLRANKS_FRAMEWORK"] if plan.framework not in (None, "torch") else []
+    names = dict.fromkeys((*EXPORTED, *framework, *plan.job.env))
+    exports = [word for name in names for word in ("-x", name)]
+    return ["mpirun", "-np", _size(plan), "--map-by", placing, "--bind-to", "none", *exports]
+
+
+def hydra(plan: Plan) -> list[Word]:
+    """The start of MPICH's and Intel MPI's command."""
+    return ["mpirun", "-n", _size(plan), "-ppn", str(plan.shape.ranks_per_node)]
+
+
+def _size(plan: Plan) -> str:
+    return str(plan.shape.world_size)

@@ -56,8 +56,11 @@ def remove(name: str, place: Layout, record: Record | None) -> None:
     processes.kill_all(place)
     if record is not None and record.isolation == "network":
         network.remove(record.block, record.config.nodes)
-    if place.root.exists():
-        shutil.rmtree(place.root)
+    if place.root.parent == layout.home() or place.record.exists():
+        shutil.rmtree(place.root, ignore_errors=not place.root.exists())
+    else:  # a directory that somebody else gave, and that we did not fill
+        with contextlib.suppress(OSError):
+            place.root.rmdir()
     layout.forget(name)
 
 
@@ -108,8 +111,15 @@ def alone(name: str) -> Iterator[None]:
 def registered() -> dict[str, Layout]:
     """This user's sandboxes by name, running or not."""
     folder = layout.home()
-    entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    return {entry.name: Layout(Path(os.path.realpath(entry))) for entry in entries}
+    try:
+        entries = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return {}
+    return {
+        entry.name: Layout(entry.resolve())
+        for entry in entries
+        if entry.is_symlink() or entry.is_dir()
+    }
 
 
 def _check(config: SandboxConfig) -> tuple[str, str]:
@@ -127,8 +137,8 @@ def _make_room(name: str, replace: bool) -> None:
     if processes.find(place) and not replace:
         raise SandboxError(
             f"Sandbox '{name}' is up already, in {place.root}.\n"
-            "Use it with `allranks sandbox shell`, replace it with --replace, or start another "
-            "with --name."
+            "Use it with `allranks sandbox shell`, start it afresh with --replace, or start\n"
+            "another with --name."
         )
     remove(name, place, load(place))
 

@@ -45,7 +45,7 @@ class Sandbox:
         if str(name_or_dir) in known:
             layout = known[str(name_or_dir)]
             return cls(load(layout) or _broken(str(name_or_dir)), layout)
-        path = Path(os.path.realpath(name_or_dir))
+        path = Path(name_or_dir).resolve()
         if path.is_dir() and (record := load(Layout(path))):
             return cls(record, Layout(path))
         there = f"there are: {', '.join(known)}" if known else "there are none"

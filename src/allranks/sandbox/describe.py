@@ -72,7 +72,7 @@ def _power(state: SandboxStatus) -> str:
 
 
 def _span(nodes: list[str]) -> str:
-    return nodes[0] if len(nodes) == 1 else f"{nodes[0]} to {nodes[-1]}"
+    return ", ".join(nodes) if len(nodes) < 3 else f"{nodes[0]} to {nodes[-1]}"
 
 
 def _each(nodes: list[str]) -> str:

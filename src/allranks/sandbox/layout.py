@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,14 +101,13 @@ def check_name(name: str) -> str:
 
 def make_root(name: str, directory: Path | None) -> Layout:
     """Create the directory of a new sandbox and make its name find it."""
-    _make_home()
     entry = home() / check_name(name)
     layout = Layout(entry if directory is None else directory.resolve())
     if directory is None:
-        layout.root.mkdir()
+        _in_home(layout.root.mkdir)
     else:
         _claim(layout.root)
-        entry.symlink_to(layout.root)
+        _in_home(lambda: entry.symlink_to(layout.root))
     layout.root.chmod(0o755)
     return layout
 
@@ -121,10 +121,21 @@ def forget(name: str) -> None:
         home().rmdir()
 
 
+def _in_home(make: Callable[[], None]) -> None:
+    """Make an entry of the folder, which a sandbox that goes down may just be removing."""
+    while True:
+        _make_home()
+        with contextlib.suppress(FileNotFoundError):
+            return make()
+
+
 def _make_home() -> None:
     folder = home()
     folder.mkdir(mode=0o755, exist_ok=True)
-    found = folder.lstat()
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise SandboxError(
             f"{folder} should hold your sandboxes, but is not a folder that only you write to.\n"

@@ -1,8 +1,9 @@
 """The processes of a sandbox: starting them detached, finding every one, ending them.
 
 No pid files: each daemon carries the sandbox's directory and its own role in its environment, and
-/proc is asked. A job's tasks have the environment of whoever submitted them, but Slurm adds its
-configuration file and the node's name. What these have started belongs to them.
+/proc is asked. Newer slurmstepds write their title over their environment; they are known by the
+log that they hold open. A job's tasks have the environment of whoever submitted them, but Slurm
+adds its configuration file and the node's name. What these have started belongs to them.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ def find(layout: Layout, role: str | None = None) -> list[Member]:
             marked[pid] = _value(environment, ROLE)
         elif f"\0SLURM_CONF={layout.slurm_conf}\0".encode() in environment:
             tasks[pid] = _value(environment, "SLURMD_NODENAME")
+        elif role_by_log := _open_log(pid, layout):
+            marked[pid] = role_by_log
     # A shell that merely uses the sandbox knows its file too, but is on no node.
     roles = {**marked, **{pid: node for pid, node in tasks.items() if node}}
     _adopt(roles, {pid: stat[1] for pid, stat in table.items()})
@@ -152,6 +155,17 @@ def _environment(pid: int) -> bytes:
         return b"\0" + Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
     except OSError:
         return b""
+
+
+def _open_log(pid: int, layout: Layout) -> str:
+    """Whose log one of Slurm's own processes writes to."""
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{pid}/comm").read_text().startswith("slurm"):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                folder, _, name = str(link.readlink()).rpartition("/")
+                if folder == f"{layout.root}/log":
+                    return name.partition(".")[0]
+    return ""
 
 
 def _value(environment: bytes, name: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -17,43 +18,56 @@ from allranks.agent.processes import die_with
 from allranks.agent.summary import summary
 from allranks.agent.sweep import sweep
 from allranks.errors import MissingDependencyError
+from allranks.job.layers import Layer
 from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, Place
 from allranks.runs.attempts import Attempt
 from allranks.runs.files import read_json, write_json
 from allranks.runs.folder import Run
+from allranks.schedulers.folder import keep_allranks, keep_code, make_run
 from allranks.world.rendezvous import free_port
 
 GRACE = 15.0
 """Seconds that a launcher has to end its ranks after it was told to."""
 
 
-@dataclass(frozen=True)
-class Console:
-    """How the ranks' lines reach the terminal."""
-
-    show: str = "all"
-    prefix: str = "auto"
+def machine_layer(gpus: int) -> Layer:
+    """What this machine has, as values of a job: one rank per GPU unless the user says otherwise."""
+    return Layer("this machine", {"gpus_per_node": str(gpus)} if gpus else {})
 
 
-def run_local(plan: Plan, run: Run, python: str, console: Console = Console()) -> int:
-    """Start the plan on this machine and wait for its end. The exit code is the failing rank's."""
+def start_here(plan: Plan, python: str, *, show: str = "all") -> tuple[Run, int]:
+    """Make the run folder, start the plan on this machine and wait for its end."""
+    run = make_run(plan, "local")
+    if python != sys.executable:  # another environment's, where allranks may not be installed
+        keep_allranks(run)
+    plan, _ = keep_code(plan, run, "reference")
+    plan = replace(plan, job=replace(plan.job, python=python))
+    if plan.launcher == "mpirun" and not plan.job.mpi:
+        plan = replace(plan, job=replace(plan.job, mpi=_mpi_family()))
+    return run, _start(plan, run, {"ALLRANKS_SHOW": show})
+
+
+def _start(plan: Plan, run: Run, extra: dict[str, str]) -> int:
+    """The exit code is the failing rank's."""
     launcher = LAUNCHERS[plan.launcher]
-    words = [word for group in launcher.words(plan, _place(plan, python, console)) for word in group]
+    words = [word for group in launcher.words(plan, _place(plan)) for word in group]
     session = uuid.uuid4().hex
     attempt = run.new_attempt(launcher=plan.launcher, hosts=[os.uname().nodename])
-    env = _environment(plan, run, attempt, session)
+    env = _environment(plan, run, attempt, session) | extra
     try:
         code = _supervise(words, env, plan.job.chdir, run)
     finally:
         sweep(session)
-    attempt.finish(code)
-    if code and launcher.wraps_ranks and plan.launcher != "srun":
+    failure = attempt.first_failure()
+    if code and failure and launcher.wraps_ranks and plan.launcher != "srun":
+        code = failure.exit_code or code  # other launchers turn every failure into a 1
         print(summary(attempt.path), file=sys.stderr)
+    attempt.finish(code)
     return code
 
 
-def _place(plan: Plan, python: str, console: Console) -> Place:
+def _place(plan: Plan) -> Place:
     port = plan.job.port or free_port("127.0.0.1")
     return Place(
         node_rank="0",
@@ -62,15 +76,26 @@ def _place(plan: Plan, python: str, console: Console) -> Place:
         endpoint=f"127.0.0.1:{port}",
         is_host="1",
         id=uuid.uuid4().hex[:8],
-        agent=(python, "-m", "allranks.agent"),
+        agent=(plan.python, "-m", "allranks.agent"),
     )
+
+
+def _mpi_family() -> str:
+    """Whose mpirun is on the PATH: they take different options."""
+    if not shutil.which("mpirun"):
+        raise MissingDependencyError(
+            "There is no mpirun on the PATH. Load its module, install Open MPI or MPICH, "
+            "or choose another --launcher."
+        )
+    said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
+    return "openmpi" if "Open MPI" in said else "mpich"
 
 
 def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[str, str]:
     env = {**os.environ, **plan.job.env}
-    # The job's interpreter may be another environment's, where allranks is not installed.
-    lib = str(run.path / "lib")
-    env["PYTHONPATH"] = os.pathsep.join(part for part in (lib, env.get("PYTHONPATH")) if part)
+    lib = run.path / "lib"
+    if lib.is_dir():
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(lib), env.get("PYTHONPATH"))))
     env |= {
         "ALLRANKS_RUN_DIR": str(run.path),
         "ALLRANKS_ATTEMPT_DIR": str(attempt.path),
@@ -78,6 +103,9 @@ def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[s
         "ALLRANKS_SESSION": session,
         "ALLRANKS_BIND": plan.job.bind or "auto",
     }
+    if "OMP_NUM_THREADS" not in env:
+        cpus = len(os.sched_getaffinity(0))
+        env["OMP_NUM_THREADS"] = str(max(1, cpus // plan.shape.ranks_per_node))
     if plan.framework not in (None, "torch"):
         env["ALLRANKS_FRAMEWORK"] = str(plan.framework)
     return env
@@ -94,11 +122,11 @@ def _supervise(words: list[str], env: dict[str, str], chdir: str | None, run: Ru
         ) from None
     about = read_json(run.path / "run.json")
     write_json(run.path / "run.json", about | {"pid": me, "host": os.uname().nodename})
-    code = _Watch(process).wait()
+    code = Watch(process).wait()
     return code if code >= 0 else 128 - code
 
 
-class _Watch:
+class Watch:
     """Waits for the launcher and passes signals on to it.
 
     Ctrl-C on a terminal reaches the launcher by itself. A second signal, or a launcher that has not

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 from allranks.errors import JobError
 from allranks.job.layers import Layer
@@ -14,6 +13,7 @@ from allranks.runs.files import write_text
 from allranks.runs.folder import Run
 from allranks.runs.snapshot import Snapshot
 from allranks.schedulers.folder import keep_allranks, keep_code, keep_versions, make_run
+from allranks.schedulers.local import Watch
 from allranks.script import body_lines, render
 from allranks.slurm.commands import run_slurm
 from allranks.slurm.environment import clean_environment
@@ -96,10 +96,15 @@ def _gpus_on_node(env: dict[str, str], job_id: str) -> str | None:
     return None
 
 
-def allocation_script(plan: Plan, run: Run) -> str:
-    """The job script without directives, for bash inside the allocation."""
-    return "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path))]) + "\n"
-
-
-def script_path(run: Run) -> Path:
-    return run.path / "job.sh"
+def start_in_allocation(plan: Plan) -> tuple[Run, int]:
+    """Run the job script's body by bash inside the allocation around us."""
+    run = make_run(plan, "slurm")
+    plan, _ = keep_code(plan, run, "reference")
+    if plan.agent:
+        keep_allranks(run)
+    script = run.path / "job.sh"
+    write_text(script, "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path))]) + "\n")
+    check_syntax(script.read_text())
+    process = subprocess.Popen(["bash", str(script)])
+    code = Watch(process).wait()
+    return run, code if code >= 0 else 128 - code

@@ -8,7 +8,7 @@ from allranks.job.fields import options
 from allranks.job.plan import Plan
 from allranks.units import format_memory, format_time
 
-_BARE = re.compile(r"^[\w./:=,%@+~^*{}\[\]()&|!-]+$", re.ASCII)
+_BARE = re.compile(r"[\w./:=,%@+~^*{}\[\]()&|!-]+", re.ASCII)
 
 
 def directive_lines(plan: Plan, output: str) -> list[str]:
@@ -25,18 +25,18 @@ def directive(name: str, value: str) -> str:
 
 
 def _quote(value: str) -> str:
-    if _BARE.match(value):
+    if _BARE.fullmatch(value):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def _plain(plan: Plan) -> dict[str, str | None]:
-    """Fields that go to sbatch unchanged, by the table in ``job.fields``."""
+    """Fields that go to sbatch unchanged, by the table in ``job.fields``. Empty text takes one back."""
     return {
         spec.directive: getattr(plan.job, name)
         for name, spec in options().items()
-        if spec.directive and getattr(plan.job, name) is not None
+        if spec.directive and getattr(plan.job, name)
     }
 
 

@@ -32,7 +32,7 @@ SHELLCHECK = [
 
 def render(plan: Plan, *, made_by: str = "", run_dir: str | None = None) -> str:
     """The whole job script."""
-    output = f"{run_dir}/slurm-%j.out" if run_dir else "%x-%j.out"
+    output = f"{run_dir.replace('%', '%%')}/slurm-%j.out" if run_dir else "%x-%j.out"
     head = ["#!/bin/bash", *_header(made_by), "", *directive_lines(plan, output), ""]
     return "\n".join([*head, *SHELLCHECK, "set -eo pipefail", *body_lines(plan, run_dir)]) + "\n"
 
@@ -76,7 +76,7 @@ def _folder(plan: Plan, run_dir: str | None) -> list[str]:
         "while [[ -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; do attempt=$((attempt + 1)); done",
         "export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt",
         'mkdir -p "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"',
-        f"printf '{_ATTEMPT}\\n' \\",
+        f"TZ=UTC printf '{_ATTEMPT}\\n' \\",
         f'  "$attempt" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {plan.launcher} "$SLURM_JOB_NODELIST" -1 \\',
         '  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"',
     ]
@@ -84,13 +84,13 @@ def _folder(plan: Plan, run_dir: str | None) -> list[str]:
 
 _ATTEMPT = (
     '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, '
-    '"launcher": "%s", "hosts": "%s", "start": %(%s)T}'
+    '"launcher": "%s", "hosts": ["%s"], "start": "%(%FT%TZ)T"}'
 )
 
 
 def _environment(plan: Plan) -> list[str]:
     job = plan.job
-    lines = setup_lines(job) if job.setup_on != "node" else []
+    lines = setup_lines(job) if not _set_up_in_task(plan) else []
     lines += variable_lines(job)
     if "OMP_NUM_THREADS" not in job.env:
         lines.append(f"export OMP_NUM_THREADS={_threads(plan)}")
@@ -98,6 +98,10 @@ def _environment(plan: Plan) -> list[str]:
         lines += ["inside() {  # run a command in the container", f'  {join(words)} "$@"', "}"]
         lines.append("export -f inside")
     return lines
+
+
+def _set_up_in_task(plan: Plan) -> bool:
+    return plan.job.setup_on == "node" and LAUNCHERS[plan.launcher].through_srun
 
 
 def _threads(plan: Plan) -> str:
@@ -156,7 +160,7 @@ def _task(plan: Plan) -> list[str]:
     if not launcher.through_srun:
         return []
     lines = [*task_lines(plan), *launcher.task_lines(plan)]
-    if plan.job.setup_on == "node":
+    if _set_up_in_task(plan):
         lines = [*setup_lines(plan.job), *lines]
     if plan.agent and launcher.wraps_ranks:
         agent = join([plan.python, "-m", "allranks.agent", "rank", *launcher.agent_options(plan), "--"])
@@ -175,16 +179,17 @@ def _launch(plan: Plan) -> list[str]:
         start, *rest = launcher.words(plan, SLURM)
         command = fold([start, *rest[:-1], [*_container(plan), *rest[-1]]])
     lines = [*launcher.script_lines(plan), "code=0"]
-    if not (plan.job.signal or "").startswith("B:"):
+    options, _, signal = (plan.job.signal or "").rpartition(":")
+    if "B" not in options:
         return [*lines, f"{command} || code=$?"]
-    name = (plan.job.signal or "").removeprefix("B:").partition("@")[0].removeprefix("SIG")
+    name = signal.partition("@")[0].removeprefix("SIG")
     return [
         *lines,
         f"{command} &",
         "launch=$!",
-        f"trap 'kill -{name} \"$launch\"' {quote(name)}  # srun passes it on to every task",
-        'wait "$launch" || code=$?',
-        'while kill -0 "$launch" 2>/dev/null; do code=0; wait "$launch" || code=$?; done',
+        f"trap 'passed=1; kill -{name} \"$launch\"' {name}  # srun passes it on to every task",
+        "passed=1",
+        "while ((passed)); do passed=0 code=0; wait \"$launch\" || code=$?; done  # a signal ends a wait",
     ]
 
 
@@ -209,7 +214,7 @@ def _end(plan: Plan) -> list[str]:
         return ['exit "$code"']
     summary = join([*_inside(plan), plan.python, "-m", "allranks.agent", "summary"])
     return [
-        "printf '{\"exit_code\": %d, \"end\": %(%s)T}\\n' \"$code\" -1 >\"$ALLRANKS_ATTEMPT_DIR/end.json\"",
+        "TZ=UTC printf '{\"exit_code\": %d, \"end\": \"%(%FT%TZ)T\"}\\n' \"$code\" -1 >\"$ALLRANKS_ATTEMPT_DIR/end.json\"",
         f'if ((code != 0)); then {summary} "$ALLRANKS_ATTEMPT_DIR" >&2 || true; fi',
         'exit "$code"',
     ]

@@ -39,7 +39,7 @@ def _several_nodes(plan: Plan) -> list[str]:
         *_MEET,
         'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
         *_head(plan),
-        'meet=(meet "$head" "${hosts[-1]}" ' + f"{_interface(plan)} {plan.job.port or PORT})",
+        'meet=(meet "$head" "$other" ' + f"{_interface(plan)} {plan.job.port or PORT})",
         'if [[ $head != "${SLURMD_NODENAME:-}" ]]; then',
         "  export -f meet",
         '  meet=(srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" bash -c \'meet "$@"\' "${meet[@]}")',
@@ -78,7 +78,7 @@ def _interface(plan: Plan) -> str:
 
 def _head(plan: Plan) -> list[str]:
     if not plan.job.head:
-        return ["head=${hosts[0]}"]
+        return ["head=${hosts[0]} other=${hosts[-1]}"]
     name = plan.job.head
     return [
         f"head={quote(name)}",
@@ -90,6 +90,7 @@ def _head(plan: Plan) -> list[str]:
         '  echo "Head node $head is not part of the allocation: ${hosts[*]}" >&2',
         "  exit 1",
         "fi",
+        "other=${hosts[head_index == 0 ? -1 : 0]}",
     ]
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from allranks.errors import SlurmError, UsageError
+from allranks.errors import AllranksError, SlurmError, UsageError
 from allranks.slurm.commands import query
 from allranks.slurm.parse import (
     SACCT_FORMAT,
@@ -98,8 +98,8 @@ def _sacct(ids: Sequence[str], env: Env, timeout: float) -> Iterator[JobStatus]:
         command = ["sacct", "-D", "-X", "-n", "-P", "-j", ",".join(some), "-o", SACCT_FORMAT]
         try:
             text = query(command, timeout, env)
-        except Exception:  # noqa: BLE001 - accounting off, down or not installed: nothing more to know
-            return
+        except AllranksError:
+            return  # accounting is off, down or not installed: there is nothing more to know
         yield from parse_sacct(text)
 
 

@@ -132,6 +132,9 @@ def _complete(env: Env, place: Place) -> World:
         raise WorldError(f"MASTER_PORT={port} is not a port. Choose one between 1024 and 65535.")
     if address is None and place.nodes == 1:
         address = "127.0.0.1"
+    derived = derived_port(launch_id(env))
+    # An agent between srun and us passes the derived port on: nobody has tried it yet.
+    given_port = port is not None and (port != derived or given(env, "TORCHELASTIC_RUN_ID"))
     return World(
         rank=place.rank,
         size=place.size,
@@ -140,11 +143,11 @@ def _complete(env: Env, place: Place) -> World:
         node_rank=place.node_rank,
         nodes=place.nodes,
         master_addr=address,
-        master_port=port or derived_port(launch_id(env)),
+        master_port=port or derived,
         host=env.get("SLURMD_NODENAME") or socket.gethostname(),
         launcher=place.launcher,
         reason=place.reason,
         visible_devices=visible_devices(env),
         private_devices=private_devices(env),
-        port_is_given=port is not None,
+        port_is_given=bool(given_port),
     )

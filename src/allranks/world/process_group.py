@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Any
 
 from allranks.errors import MissingDependencyError, WorldError
-from allranks.world import store as meeting
 from allranks.world.detect import detect, launch_id
+from allranks.world.meeting import meet
 from allranks.world.model import World
 from allranks.world.rendezvous import format_endpoint, route_address
 
@@ -110,7 +110,7 @@ def _start(here: World, backend: str, span: timedelta | None, dist: Any) -> Worl
     _choose_interface(here, backend)
     if not here.port_is_given:
         seconds = span.total_seconds() if span else _MEETING_SECONDS
-        shared, port = meeting.meet(here, launch_id(os.environ), seconds)
+        shared, port = meet(here, launch_id(os.environ), seconds)
         here = replace(here, master_port=port, port_is_given=True)
         os.environ.update(here.environment())
         dist.init_process_group(backend, store=dist.PrefixStore("allranks", shared), **options)

@@ -1,0 +1,28 @@
+"""A training loop with PyTorch and Horovod.
+
+allranks run --nprocs 2 examples/documents/horovod_torch.py
+"""
+
+import horovod.torch as hvd
+import torch
+from torch import nn
+
+hvd.init()
+cuda = torch.cuda.is_available()
+device = torch.device("cuda", hvd.local_rank()) if cuda else torch.device("cpu")
+torch.manual_seed(hvd.rank())
+model = nn.Linear(8, 1).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+for _ in range(20):
+    x = torch.rand(64, 8, device=device)
+    loss = nn.functional.mse_loss(model(x), x.sum(dim=1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+mean = hvd.allreduce(loss.detach(), name="loss").item()
+if hvd.rank() == 0:
+    print(f"{hvd.size()} ranks, loss {mean:.4f}")

@@ -1,0 +1,79 @@
+"""From what a user gave to a plan: site, file, then the user's own values, then the derivation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import JobError, UsageError
+from allranks.job.derive import derive
+from allranks.job.fields import Job
+from allranks.job.layers import Layer, file_layer, find_file, given, merge, site_layer
+from allranks.job.plan import Plan
+from allranks.site.load import find_site, load_site
+from allranks.site.model import Site
+
+
+def resolve(
+    values: Mapping[str, Any] | Job,
+    scheduler: str = "slurm",
+    *,
+    source: str = "command line",
+    config: str | None = None,
+    between: tuple[Layer, ...] = (),
+    detect: bool = False,
+) -> Plan:
+    """The plan of a job.
+
+    ``between`` lies under the user's values (an allocation, this machine). ``detect`` asks the cluster
+    itself when no site file knows it.
+    """
+    own = Layer(source, given(values) if isinstance(values, Job) else values)
+    path = Path(config) if config else find_file(Path.cwd())
+    file = [file_layer(path)] if path else []
+    named = next((x.values["site"] for x in (own, *file) if x.values.get("site")), None)
+    site = _site(named, detect) if scheduler == "slurm" else None
+    job, origins = merge([*([site_layer(site)] if site else []), *file, *between, own])
+    if job.chdir:  # named from here, used elsewhere
+        job = replace(job, chdir=str(Path(job.chdir).expanduser().absolute()))
+    _check_script(job)
+    return derive(job, origins, site, scheduler)
+
+
+def _site(name: str | None, detect: bool) -> Site | None:
+    if name:
+        return load_site(name)
+    if not detect:
+        return find_site(runner=_no_slurm)
+    found = find_site()
+    if found is None:
+        from allranks.site.detect import detect_site
+
+        return detect_site()
+    return found
+
+
+def _no_slurm(command: object) -> str:
+    """``script`` works where there is no Slurm, so it asks none."""
+    return ""
+
+
+def _check_script(job: Job) -> None:
+    """A missing file is told now, not after hours in the queue."""
+    script = job.script
+    if not script or job.module:
+        return
+    path = Path(job.chdir or ".", script)
+    if path.is_dir():
+        raise UsageError(f"{script} is a folder. Name the training script in it.")
+    if not path.is_file():
+        if "/" in script or script.endswith(".py"):
+            raise UsageError(f"There is no script {script} in {path.parent.resolve()}.")
+        return  # a program on the PATH of the job
+    if script.endswith((".sh", ".slurm", ".sbatch")) and "#SBATCH" in path.read_text("utf-8", "replace"):
+        raise JobError(
+            f"{script} is a job script of its own (it has #SBATCH lines).\n"
+            f"Submit it with: sbatch {script}\nOr name the training script that it starts."
+        )

@@ -1,0 +1,92 @@
+"""What all tests share: the command, isolated from the user's own files, and one real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+
+OUTER = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "OMPI_COMM", "ALLRANKS_", "TORCHELASTIC_")
+CONTRACT = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}
+
+
+@pytest.fixture
+def clean_env(tmp_path: Path) -> dict[str, str]:
+    """An environment without an outer job, with its own home for state and configuration."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(OUTER) and k not in CONTRACT}
+    env["PATH"] = f"{BIN}{os.pathsep}{env['PATH']}"
+    env["XDG_STATE_HOME"] = str(tmp_path / "state")
+    env["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+    env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    return env
+
+
+Allranks = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def allranks(tmp_path: Path, clean_env: dict[str, str]) -> Allranks:
+    """The command, run in ``tmp_path``: ``allranks("script", "train.py")``."""
+    return runner(tmp_path, clean_env)
+
+
+def runner(folder: Path, env: dict[str, str]) -> Allranks:
+    def run(*words: str, timeout: float = 120, **changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "allranks", *words],
+            cwd=folder,
+            env={**env, **changes},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[object]:
+    """One cluster for the whole session: two nodes of 8 CPUs and 4 pretended GPUs."""
+    from allranks.errors import MissingDependencyError
+    from allranks.sandbox.testing import sandbox_for_tests
+
+    try:
+        context = sandbox_for_tests(nodes=2)
+        with context as cluster:
+            yield cluster
+    except MissingDependencyError as error:
+        pytest.skip(f"no Slurm here: {str(error).splitlines()[0]}")
+
+
+@pytest.fixture
+def slurm_env(sandbox: object, clean_env: dict[str, str]) -> dict[str, str]:
+    return {**clean_env, **sandbox.env}  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, slurm_env: dict[str, str]) -> Allranks:
+    """The command on the cluster."""
+    return runner(tmp_path, slurm_env)
+
+
+@pytest.fixture
+def report_script(tmp_path: Path) -> Path:
+    """Every rank all-reduces and prints what it knows, as one line of JSON."""
+    path = tmp_path / "report.py"
+    path.write_text((ROOT / "tests" / "report.py").read_text())
+    return path
+
+
+def reports(text: str) -> list[dict[str, object]]:
+    """The lines that ``report.py`` printed, by rank."""
+    found = [json.loads(line[line.index("{") :]) for line in text.splitlines() if '"sum"' in line]
+    return sorted(found, key=lambda each: int(each["RANK"]))

@@ -32,7 +32,9 @@ def main() -> None:
     sampler = DistributedSampler(dataset)
     loader = DataLoader(dataset, batch_size=128, sampler=sampler)
 
-    model = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    model = nn.Sequential(
+        nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
+    )
     model = DistributedDataParallel(model.to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 

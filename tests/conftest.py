@@ -15,7 +15,15 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 
 OUTER = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "OMPI_COMM", "ALLRANKS_", "TORCHELASTIC_")
-CONTRACT = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"}
+CONTRACT = {
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+}
 
 
 @pytest.fixture

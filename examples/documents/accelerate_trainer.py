@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-accelerator = Accelerator()
+accelerator = Accelerator(cpu=not torch.cuda.is_available())
 torch.manual_seed(0)
 x = torch.rand(512, 4)
 loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=32, shuffle=True)

@@ -1,11 +1,11 @@
 """Starting a job from Python: the same three ways as the command.
 
-    from allranks import Job, launch
+from allranks import Job, launch
 
-    job = Job("train.py", ["--lr", "0.1"], nodes=2, gpus_per_node=4, time="2h")
-    print(launch.script(job))          # the job script, without Slurm
-    run = launch.submit(job)           # to Slurm
-    code = launch.run(job).exit_code   # here
+job = Job("train.py", ["--lr", "0.1"], nodes=2, gpus_per_node=4, time="2h")
+print(launch.script(job))          # the job script, without Slurm
+run = launch.submit(job)           # to Slurm
+code = launch.run(job).exit_code   # here
 """
 
 from __future__ import annotations

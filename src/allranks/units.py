@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from allranks.errors import UsageError
 
 _CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?$")
-_SPANS = re.compile(r"^(?:(\d+)\s*d)?\s*(?:(\d+)\s*h)?\s*(?:(\d+)\s*m(?:in)?)?\s*(?:(\d+)\s*s)?$", re.I)
+_SPANS = re.compile(
+    r"^(?:(\d+)\s*d)?\s*(?:(\d+)\s*h)?\s*(?:(\d+)\s*m(?:in)?)?\s*(?:(\d+)\s*s)?$", re.I
+)
 _MEMORY = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?$", re.I)
 _GPUS = re.compile(r"(?:gpu:)?(?:([\w.-]+):)?([0-9]+)", re.ASCII)
 _MEBIBYTES = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}
@@ -26,7 +28,7 @@ def parse_time(text: str) -> int:
         days, first, second, third = match.groups()
         numbers = [int(part) for part in (first, second, third) if part is not None]
         if days is not None:
-            weights = (3600, 60, 1)
+            weights: tuple[int, ...] = (3600, 60, 1)
         else:
             weights = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}[len(numbers)]
         return int(days or 0) * 86400 + sum(n * w for n, w in zip(numbers, weights, strict=False))
@@ -47,7 +49,9 @@ def format_time(seconds: int) -> str:
 def parse_memory(text: str) -> int:
     """Mebibytes in a memory size: ``64G``, ``4000``, ``1.5T``, ``512MB``. Bare numbers are mebibytes."""
     if match := _MEMORY.match(str(text).strip()):
-        return math.ceil(float(match[1]) * _MEBIBYTES[match[2].lower()])  # 512K is not 0, which is all
+        return math.ceil(
+            float(match[1]) * _MEBIBYTES[match[2].lower()]
+        )  # 512K is not 0, which is all
     raise UsageError(f"'{text}' is not a memory size. Write 64G, 4000M or 0 (all of the node).")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -12,7 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 AGENT = [sys.executable, "-m", "allranks.agent"]
-_OURS = ("ALLRANKS_", "SLURM", "MASTER_", "OMP_", "RANK", "LOCAL_", "WORLD_", "NODE_RANK", "FORCE_C")
+_OURS = (
+    "ALLRANKS_",
+    "SLURM",
+    "MASTER_",
+    "OMP_",
+    "RANK",
+    "LOCAL_",
+    "WORLD_",
+    "NODE_RANK",
+    "FORCE_C",
+)
 
 
 class Rig:

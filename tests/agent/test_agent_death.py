@@ -15,7 +15,8 @@ DEAF = """
     import os, signal, sys, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     open(f"ready{os.environ['RANK']}", "w")
-    while len([f for f in os.listdir(".") if f.startswith("ready")]) < int(os.environ["WORLD_SIZE"]):
+    size = int(os.environ["WORLD_SIZE"])
+    while len([f for f in os.listdir(".") if f.startswith("ready")]) < size:
         time.sleep(0.01)
 """
 
@@ -238,5 +239,7 @@ def test_a_command_that_is_not_there(rig: Rig) -> None:
 
 def test_no_zombies_of_the_agent(rig: Rig) -> None:
     rig.ranks("fork", 2, rig.script("print(1)"))
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout
     assert rig.session not in listed

@@ -11,7 +11,12 @@ from agent_rig import Rig
 
 def python(rig: Rig, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, cwd=rig.folder, env=rig.env, check=False
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=rig.folder,
+        env=rig.env,
+        check=False,
     )
 
 
@@ -127,9 +132,9 @@ def test_falls_back_to_exec(rig: Rig, command: tuple[str], extra: dict[str, str]
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+        ("import threading, time\nthreading.Thread(target=time.sleep, args=(9,)).start()",
          "Python thread"),
-        ("import _thread, time; _thread.start_new_thread(time.sleep, (9,))", "left a thread running"),
+        ("import _thread, time; _thread.start_new_thread(time.sleep, (9,))", "left a thread"),
         ("1/0", "slow cannot be imported here (ZeroDivisionError)"),
     ],
 )  # fmt: skip

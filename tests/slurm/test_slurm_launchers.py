@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from conftest import Allranks, reports
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -38,7 +39,9 @@ def test_two_nodes_of_two_ranks(
 ) -> None:
     changes = _needs(name, tmp_path, slurm_env)
     size = ["--nodes", "2", "--nprocs", "4", "--cpus-per-task", "2", "--time", "5m"]
-    done = slurm("submit", *size, *LAUNCHES[name], "--follow", "report.py", "--word", "a b", **changes)
+    done = slurm(
+        "submit", *size, *LAUNCHES[name], "--follow", "report.py", "--word", "a b", **changes
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = reports(done.stdout)
     assert [each["sum"] for each in found] == [10.0] * 4, done.stdout + done.stderr

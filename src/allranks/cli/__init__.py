@@ -11,7 +11,10 @@ from allranks._version import __version__
 from allranks.errors import AllranksError
 
 VERBS = {
-    "run": ("allranks.cli.run", "Run a training script here: this machine, or the allocation around."),
+    "run": (
+        "allranks.cli.run",
+        "Run a training script here: this machine, or the allocation around.",
+    ),
     "submit": ("allranks.cli.submit", "Submit a training script to Slurm."),
     "script": ("allranks.cli.script", "Print the job script, without Slurm."),
     "ps": ("allranks.cli.ps", "List runs and their states."),

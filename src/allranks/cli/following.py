@@ -14,7 +14,16 @@ from allranks.runs.lines import LogLine
 from allranks.schedulers.status import RunStatus, run_statuses
 from allranks.slurm.states import State
 
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
+COLOURS = (
+    "cyan",
+    "magenta",
+    "green",
+    "yellow",
+    "blue",
+    "bright_cyan",
+    "bright_magenta",
+    "bright_green",
+)
 
 
 def follow_run(

@@ -41,12 +41,12 @@ class GroupedOption(click.Option):
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the job's options, ``--config`` and ``--explain``, and the words of the command."""
-    function = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]…")(
-        function
-    )
-    function = click.option("--explain", is_flag=True, help="Show each value and where it came from.")(
-        function
-    )
+    function = click.argument(
+        "command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]…"
+    )(function)
+    function = click.option(
+        "--explain", is_flag=True, help="Show each value and where it came from."
+    )(function)
     function = click.option(
         "--config", metavar="FILE", help="Job file [default: allranks.toml here or above]."
     )(function)

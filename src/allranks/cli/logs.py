@@ -10,7 +10,9 @@ import click
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
 @click.option("--rank", "-r", "ranks", metavar="LIST", help="Only these ranks: 0, 0,3, 4-7.")
 @click.option("--errors", is_flag=True, help="Only tracebacks and errors.")
-@click.option("--tail", "-n", type=click.IntRange(min=1), metavar="N", help="Only the last N lines.")
+@click.option(
+    "--tail", "-n", type=click.IntRange(min=1), metavar="N", help="Only the last N lines."
+)
 @click.option("--attempt", type=int, metavar="N", help="Only this attempt.")
 @click.option("--times", is_flag=True, help="Show the time of each line.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

@@ -11,7 +11,9 @@ from allranks.cli.job_options import JobCommand, job_options
 
 @click.command(cls=JobCommand)
 @job_options
-@click.option("--run-dir", metavar="DIR", help="Run folder to write into [default: made by the job].")
+@click.option(
+    "--run-dir", metavar="DIR", help="Run folder to write into [default: made by the job]."
+)
 @click.option("--json", "as_json", is_flag=True, help="The script and the plan as JSON.")
 def script(**parameters: Any) -> None:
     """Print the job script that `submit` would send. Needs no Slurm.

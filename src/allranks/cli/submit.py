@@ -34,7 +34,9 @@ def submit(**parameters: Any) -> None:
         import json
 
         folder = str(submitted.run.path)
-        click.echo(json.dumps({"job_id": submitted.job_id, "run": submitted.run.id, "folder": folder}))
+        click.echo(
+            json.dumps({"job_id": submitted.job_id, "run": submitted.run.id, "folder": folder})
+        )
     else:
         _tell(submitted)
     if parameters["follow"]:

@@ -31,7 +31,9 @@ NO_GPUS = Gpus(0)
 class Derivation:
     """Settles the values of one job, one question after the other, noting each answer's origin."""
 
-    def __init__(self, job: Job, origins: dict[str, Origin], site: Site | None, scheduler: str) -> None:
+    def __init__(
+        self, job: Job, origins: dict[str, Origin], site: Site | None, scheduler: str
+    ) -> None:
         self.job = job
         self.origins = dict(origins)
         self.site = site
@@ -198,7 +200,9 @@ class Derivation:
             part = self._share(node, shape.gpus_per_node.count)
             if cpus is None and part.cpus:
                 cpus = max(1, part.cpus // shape.tasks_per_node)
-                self._derive("cpus_per_task", cpus, f"{part.why}, over {_tasks(shape.tasks_per_node)}")
+                self._derive(
+                    "cpus_per_task", cpus, f"{part.why}, over {_tasks(shape.tasks_per_node)}"
+                )
             if memory is None and part.memory is not None:
                 memory = self._derive("memory", part.memory, part.why)
         if cpus is None and shape.gpus_per_node.count and self.scheduler == "slurm":
@@ -250,7 +254,9 @@ class Derivation:
     def _check_site(self, site: Site, shape: Shape) -> None:
         if missing := [name for name in site.requires if not getattr(self.job, name, None)]:
             options = " and ".join(flag(name) for name in missing)
-            raise JobError(f"Site {site.name} wants {options}. Give it, or put it in allranks.toml.")
+            raise JobError(
+                f"Site {site.name} wants {options}. Give it, or put it in allranks.toml."
+            )
         check(site, self._request(shape))
 
 

@@ -124,9 +124,7 @@ class Job:
     qos: str | None = _queue("Quality of service.", "qos")
     constraint: str | None = _queue("Node features wanted.", "constraint", short="C")
     reservation: str | None = _queue("Reservation to use.", "reservation")
-    exclusive: bool | None = _queue(
-        "Share the nodes with nobody.", parse=parse.switch, flag=True
-    )
+    exclusive: bool | None = _queue("Share the nodes with nobody.", parse=parse.switch, flag=True)
     nodelist: str | None = _queue("Nodes that must be part of it.", "nodelist", short="w")
     exclude: str | None = _queue("Nodes to keep away from.", "exclude", short="x")
     array: str | None = _queue("Job array: 0-9, 1-20%4.", "array", short="a")
@@ -143,7 +141,9 @@ class Job:
     requeue: bool | None = _queue(
         "May Slurm put the job back in the queue.", parse=parse.switch, flag=True
     )
-    output: str | None = _queue("Slurm's log [default: in the run folder].", metavar="PATTERN", short="o")
+    output: str | None = _queue(
+        "Slurm's log [default: in the run folder].", metavar="PATTERN", short="o"
+    )
     error: str | None = _queue(
         "Slurm's log of stderr [default: with --output].", "error", metavar="PATTERN", short="e"
     )
@@ -180,7 +180,8 @@ class Job:
         "Order of ranks over nodes: block, cyclic, … [default: block].", metavar="KIND"
     )
     mpi: str | None = _launch(
-        "MPI plug-in for srun (pmix, pmi2), or mpirun's family (openmpi, mpich, intel).", metavar="KIND"
+        "MPI plug-in for srun (pmix, pmi2), or mpirun's family (openmpi, mpich, intel).",
+        metavar="KIND",
     )
     bind: str | None = _launch(
         "CPUs of a rank: auto (near its GPU), none, or one list per local rank: '0-7;8-15'.",
@@ -189,10 +190,16 @@ class Job:
     )
 
     modules: tuple[str, ...] = _environment(
-        "Environment module to load.", parse=parse.texts, many=True, spelling="load", metavar="MODULE"
+        "Environment module to load.",
+        parse=parse.texts,
+        many=True,
+        spelling="load",
+        metavar="MODULE",
     )
     module_purge: bool | None = _environment(
-        "Unload all modules first [default: yes, when any is loaded].", parse=parse.switch, flag=True
+        "Unload all modules first [default: yes, when any is loaded].",
+        parse=parse.switch,
+        flag=True,
     )
     conda: str | None = _environment("Conda environment to activate.", metavar="NAME")
     conda_root: str | None = _environment(
@@ -282,7 +289,11 @@ def options() -> dict[str, Option]:
     """The fields that options and files can give, by name."""
     if not _OPTIONS:
         _OPTIONS.update(
-            {item.name: item.metadata["option"] for item in fields(Job) if "option" in item.metadata}
+            {
+                item.name: item.metadata["option"]
+                for item in fields(Job)
+                if "option" in item.metadata
+            }
         )
     return _OPTIONS
 

@@ -80,7 +80,7 @@ def file_layer(path: Path) -> Layer:
 
 def site_layer(site: Site) -> Layer:
     """The site's defaults for the job, its environment and its variables."""
-    values = {**site.environment, **site.job}
+    values: dict[str, Any] = {**site.environment, **site.job}
     if site.variables:
         values["env"] = {**site.variables, **values.get("env", {})}
     if site.interface:

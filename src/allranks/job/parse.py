@@ -118,7 +118,9 @@ def pairs(value: Any) -> dict[str, str]:
 def words(value: Any) -> tuple[str, ...]:
     """The script's own arguments, which may hold anything but NUL."""
     if isinstance(value, str):
-        raise UsageError(f"The arguments {value!r} are one text. Write a list, a text for each word.")
+        raise UsageError(
+            f"The arguments {value!r} are one text. Write a list, a text for each word."
+        )
     result = tuple(str(item) for item in value)
     if any("\0" in item for item in result):
         raise UsageError("An argument of the script holds a NUL byte.")

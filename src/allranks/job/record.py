@@ -48,7 +48,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "memory_mib": shape.memory,
         },
         "values": [
-            {"name": name, "value": value, "origin": origin} for name, value, origin in explain(plan)
+            {"name": name, "value": value, "origin": origin}
+            for name, value, origin in explain(plan)
         ],
         "notes": list(plan.notes),
     }

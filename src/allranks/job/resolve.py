@@ -46,18 +46,13 @@ def _site(name: str | None, detect: bool) -> Site | None:
     if name:
         return load_site(name)
     if not detect:
-        return find_site(runner=_no_slurm)
+        return find_site(runner=lambda _: "")  # works where there is no Slurm, so it asks none
     found = find_site()
     if found is None:
         from allranks.site.detect import detect_site
 
         return detect_site()
     return found
-
-
-def _no_slurm(command: object) -> str:
-    """``script`` works where there is no Slurm, so it asks none."""
-    return ""
 
 
 def _check_script(job: Job) -> None:
@@ -72,7 +67,9 @@ def _check_script(job: Job) -> None:
         if "/" in script or script.endswith(".py"):
             raise UsageError(f"There is no script {script} in {path.parent.resolve()}.")
         return  # a program on the PATH of the job
-    if script.endswith((".sh", ".slurm", ".sbatch")) and "#SBATCH" in path.read_text("utf-8", "replace"):
+    if script.endswith((".sh", ".slurm", ".sbatch")) and "#SBATCH" in path.read_text(
+        "utf-8", "replace"
+    ):
         raise JobError(
             f"{script} is a job script of its own (it has #SBATCH lines).\n"
             f"Submit it with: sbatch {script}\nOr name the training script that it starts."

@@ -19,7 +19,13 @@ class Accelerate(Launcher):
         several: list[Word] = ["--multi_gpu"] if shape.world_size > 1 else []
         return [
             self._program(plan),
-            [*several, "--num_processes", str(shape.world_size), "--num_machines", str(shape.nodes)],
+            [
+                *several,
+                "--num_processes",
+                str(shape.world_size),
+                "--num_machines",
+                str(shape.nodes),
+            ],
             ["--machine_rank", place.node_rank],
             ["--main_process_ip", place.address, "--main_process_port", place.port],
             self._rendezvous(plan),

@@ -73,6 +73,10 @@ class Launcher(ABC):
         """Options of ``allranks.agent rank`` under this launcher."""
         return []
 
+    def bare(self) -> list[Word]:
+        """What stands before a rank's command in place of the agent."""
+        return []
+
     def task_lines(self, plan: Plan) -> list[str]:
         """Shell lines that a task runs before the command."""
         return []

@@ -7,7 +7,7 @@ srun, and our agent gives each the variables that horovodrun would and serves th
 from __future__ import annotations
 
 from allranks.job.plan import Plan
-from allranks.launchers.base import SLURM, Groups, Launcher, Place
+from allranks.launchers.base import SLURM, Groups, Place
 from allranks.launchers.srun import Srun
 from allranks.shell import Word, quote
 

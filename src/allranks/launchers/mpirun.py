@@ -13,9 +13,10 @@ LOCAL = ("--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none")
 EXPORTED = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE",
     "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
-    "ALLRANKS_RUN_DIR", "ALLRANKS_ATTEMPT_DIR", "ALLRANKS_LAUNCHER", "ALLRANKS_BIND",
 )  # fmt: skip
 """What Open MPI must be told to carry to other nodes; hydra carries everything."""
+
+OURS = ("ALLRANKS_RUN_DIR", "ALLRANKS_ATTEMPT_DIR", "ALLRANKS_LAUNCHER", "ALLRANKS_BIND")
 
 # mpirun gives MPI's names for ranks; training scripts read torch's.
 RANK_NAMES = (
@@ -34,11 +35,14 @@ class Mpirun(Launcher):
     through_srun = False
 
     def words(self, plan: Plan, place: Place) -> Groups:
-        rank: list[Word] = place.rank() if plan.agent else ["bash", "-c", RANK_NAMES, "rank"]
+        rank: list[Word] = place.rank() if plan.agent else self.bare()
         start: list[Word] = [Raw('"${mpirun[@]}"')]
         if place is not SLURM:
             start = hydra(plan) if plan.job.mpi in HYDRA else ["mpirun", *LOCAL, "-np", _size(plan)]
         return [start, list(plan.job.launcher_args), [*rank, *plan.command]]
+
+    def bare(self) -> list[Word]:
+        return ["bash", "-c", RANK_NAMES, "rank"]
 
     def script_lines(self, plan: Plan) -> list[str]:
         """Open MPI must be told how to place ranks and what to carry along; hydra has other words."""
@@ -57,8 +61,8 @@ class Mpirun(Launcher):
 def open_mpi(plan: Plan) -> list[Word]:
     """The start of Open MPI's command inside an allocation."""
     placing = f"ppr:{plan.shape.ranks_per_node}:node"
-    framework = ["ALLRANKS_FRAMEWORK"] if plan.framework not in (None, "torch") else []
-    names = dict.fromkeys((*EXPORTED, *framework, *plan.job.env))
+    ours = (*OURS, *(["ALLRANKS_FRAMEWORK"] if plan.framework not in (None, "torch") else []))
+    names = dict.fromkeys((*EXPORTED, *(ours if plan.agent else ()), *plan.job.env))
     exports = [word for name in names for word in ("-x", name)]
     return ["mpirun", "-np", _size(plan), "--map-by", placing, "--bind-to", "none", *exports]
 

@@ -15,4 +15,7 @@ class Python(Launcher):
     def words(self, plan: Plan, place: Place) -> Groups:
         if place is SLURM:
             return [plan.command]
-        return [[*place.agent, "ranks", "--nprocs", "1", "--mode", "exec", "--plain"], ["--", *plan.command]]
+        return [
+            [*place.agent, "ranks", "--nprocs", "1", "--mode", "exec", "--plain"],
+            ["--", *plan.command],
+        ]

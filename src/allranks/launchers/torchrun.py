@@ -26,7 +26,11 @@ class Torchrun(Launcher):
 
     def _program(self, plan: Plan) -> list[Word]:
         # The module is the same program and belongs to the very interpreter that the job names.
-        return ["torchrun"] if plan.python == "python" else [plan.python, "-m", "torch.distributed.run"]
+        return (
+            ["torchrun"]
+            if plan.python == "python"
+            else [plan.python, "-m", "torch.distributed.run"]
+        )
 
     def _rendezvous(self, plan: Plan, place: Place) -> Groups:
         if plan.job.rendezvous == "static":

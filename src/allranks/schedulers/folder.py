@@ -22,7 +22,11 @@ def make_run(plan: Plan, scheduler: str) -> Run:
     root = Path(plan.job.runs).absolute() if plan.job.runs else runs_root()
     cwd = Path(plan.job.chdir or ".").resolve()
     run = Run.create(
-        root, plan.job.name or "run", scheduler=scheduler, cwd=cwd, command=["allranks", *sys.argv[1:]]
+        root,
+        plan.job.name or "run",
+        scheduler=scheduler,
+        cwd=cwd,
+        command=["allranks", *sys.argv[1:]],
     )
     write_text(run.path / "job.toml", job_toml(plan))
     write_json(run.path / "plan.json", plan_record(plan))

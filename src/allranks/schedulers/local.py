@@ -87,7 +87,9 @@ def _mpi_family() -> str:
             "There is no mpirun on the PATH. Load its module, install Open MPI or MPICH, "
             "or choose another --launcher."
         )
-    said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run(
+        ["mpirun", "--version"], capture_output=True, text=True, check=False
+    ).stdout
     return "openmpi" if "Open MPI" in said else "mpich"
 
 
@@ -164,7 +166,9 @@ def local_gpus(root: Path = Path("/")) -> int:
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         visible = os.environ.get(variable)
         if visible is not None:
-            return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
+            return len(
+                [device for device in visible.split(",") if device.strip() not in ("", "-1")]
+            )
     nvidia = root / "proc/driver/nvidia/gpus"
     if nvidia.is_dir():
         return len(list(nvidia.iterdir()))

@@ -81,7 +81,9 @@ def allocation_layer(env: dict[str, str]) -> Layer | None:
 def _inside_step(env: dict[str, str]) -> bool:
     """A task of a real step is one rank already; batch scripts and interactive steps are not."""
     step = env.get("SLURM_STEP_ID", "")
-    return step.isdigit() and int(step) < 0xFFFFFFF0 and int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    return (
+        step.isdigit() and int(step) < 0xFFFFFFF0 and int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    )
 
 
 def _gpus_on_node(env: dict[str, str], job_id: str) -> str | None:

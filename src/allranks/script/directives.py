@@ -47,7 +47,11 @@ def _size(plan: Plan) -> dict[str, str | None]:
         "ntasks-per-node": str(shape.tasks_per_node),
         **_gpus(plan),
         "cpus-per-task": str(shape.cpus_per_task) if shape.cpus_per_task else None,
-        "mem": None if shape.memory is None else format_memory(shape.memory) if shape.memory else "0",
+        "mem": None
+        if shape.memory is None
+        else format_memory(shape.memory)
+        if shape.memory
+        else "0",
         "time": format_time(job.time) if job.time else None,
     }
     return result

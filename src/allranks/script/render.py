@@ -104,6 +104,15 @@ def _set_up_in_task(plan: Plan) -> bool:
     return plan.job.setup_on == "node" and LAUNCHERS[plan.launcher].through_srun
 
 
+def _pyxis(plan: Plan) -> bool:
+    return bool(plan.job.container) and plan.job.container_runtime == "pyxis"
+
+
+def _tasks_differ(plan: Plan) -> bool:
+    """Whether only a task, not the batch script, has the environment of the ranks."""
+    return _set_up_in_task(plan) or _pyxis(plan)
+
+
 def _threads(plan: Plan) -> str:
     if plan.shape.cpus_per_rank:
         return str(plan.shape.cpus_per_rank)
@@ -119,15 +128,22 @@ def _agent(plan: Plan) -> list[str]:
     lines = [
         "# A log per rank, the first error last, CPUs near the GPUs.",
         f"export ALLRANKS_LAUNCHER={plan.launcher} ALLRANKS_BIND={quote(agent_binding(plan))}"
-        + (f" ALLRANKS_FRAMEWORK={plan.framework}" if plan.framework not in (None, "torch") else ""),
+        + (
+            f" ALLRANKS_FRAMEWORK={plan.framework}" if plan.framework not in (None, "torch") else ""
+        ),
         'export PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"',
     ]
     if not LAUNCHERS[plan.launcher].wraps_ranks:
         return lines
     options = LAUNCHERS[plan.launcher].agent_options(plan)
     if not LAUNCHERS[plan.launcher].through_srun:
-        lines.append(f"rank=({join([plan.python, '-m', 'allranks.agent', 'rank', *options, '--'])})")
-        return [*lines, f"if ! {present} 2>/dev/null; then rank=(); fi"]
+        lines.append(
+            f"rank=({join([plan.python, '-m', 'allranks.agent', 'rank', *options, '--'])})"
+        )
+        bare = join(LAUNCHERS[plan.launcher].bare())
+        return [*lines, f"if ! {present} 2>/dev/null; then rank=({bare}); fi"]
+    if _tasks_differ(plan):
+        return lines
     return [
         *lines,
         "export ALLRANKS_AGENT=on",
@@ -141,7 +157,7 @@ def _agent(plan: Plan) -> list[str]:
 def _container(plan: Plan) -> list[Word]:
     """The words that put a command into the container; none without one, or with pyxis (srun's)."""
     job = plan.job
-    if not job.container or job.container_runtime == "pyxis":
+    if not job.container or _pyxis(plan):
         return []
     gpus = plan.shape.gpus_per_node.count > 0
     return apptainer_words(job, plan.gpu_vendor, gpus, _own_binds(plan))
@@ -159,14 +175,19 @@ def _task(plan: Plan) -> list[str]:
     launcher = LAUNCHERS[plan.launcher]
     if not launcher.through_srun:
         return []
+    wrapped = inner_words(plan.job) if _pyxis(plan) else _inside(plan)
     lines = [*task_lines(plan), *launcher.task_lines(plan)]
     if _set_up_in_task(plan):
         lines = [*setup_lines(plan.job), *lines]
     if plan.agent and launcher.wraps_ranks:
-        agent = join([plan.python, "-m", "allranks.agent", "rank", *launcher.agent_options(plan), "--"])
-        lines += ["local rank=()", f"if [[ $ALLRANKS_AGENT == on ]]; then rank=({agent}); fi"]
+        agent = join(
+            [plan.python, "-m", "allranks.agent", "rank", *launcher.agent_options(plan), "--"]
+        )
+        present = "[[ $ALLRANKS_AGENT == on ]]"
+        if _tasks_differ(plan):
+            present = join([*wrapped, plan.python, "-c", "import allranks.agent"]) + " 2>/dev/null"
+        lines += ["local rank=()", f"if {present}; then rank=({agent}); fi"]
     words = launcher.words(plan, SLURM)
-    wrapped = inner_words(plan.job) if plan.job.container_runtime == "pyxis" else _inside(plan)
     command = fold([[*wrapped, *words[0]], *words[1:]], indent="    ")
     return ["task() {", *(f"  {line}" for line in lines), f"  {command}", "}", "export -f task"]
 
@@ -189,7 +210,7 @@ def _launch(plan: Plan) -> list[str]:
         "launch=$!",
         f"trap 'passed=1; kill -{name} \"$launch\"' {name}  # srun passes it on to every task",
         "passed=1",
-        "while ((passed)); do passed=0 code=0; wait \"$launch\" || code=$?; done  # a signal ends a wait",
+        'while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait',
     ]
 
 
@@ -197,13 +218,15 @@ def _srun(plan: Plan) -> list[Word]:
     job, shape = plan.job, plan.shape
     words: list[Word] = ["srun", "--kill-on-bad-exit=1", "--export=ALL"]
     if shape.cpus_per_task:
-        words.append(f"--cpus-per-task={shape.cpus_per_task}")  # Slurm 22.05 to 23.02 inherit it not
+        words.append(
+            f"--cpus-per-task={shape.cpus_per_task}"
+        )  # Slurm 22.05 to 23.02 inherit it not
     if shape.tasks_per_node > 1:
         words.append(f"--distribution={job.distribution or 'block'}")
     words += srun_binding(plan)
     if job.mpi and plan.launcher == "srun":
         words.append(f"--mpi={job.mpi}")
-    if job.container and job.container_runtime == "pyxis":
+    if _pyxis(plan):
         folder = ",$ALLRANKS_RUN_DIR:$ALLRANKS_RUN_DIR" if _uses_agent(plan) else ""
         words += pyxis_options(job, Raw(f'"$PWD:$PWD{folder}"'))
     return words
@@ -214,7 +237,7 @@ def _end(plan: Plan) -> list[str]:
         return ['exit "$code"']
     summary = join([*_inside(plan), plan.python, "-m", "allranks.agent", "summary"])
     return [
-        "TZ=UTC printf '{\"exit_code\": %d, \"end\": \"%(%FT%TZ)T\"}\\n' \"$code\" -1 >\"$ALLRANKS_ATTEMPT_DIR/end.json\"",
+        'TZ=UTC printf \'{"exit_code": %d, "end": "%(%FT%TZ)T"}\\n\' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"',
         f'if ((code != 0)); then {summary} "$ALLRANKS_ATTEMPT_DIR" >&2 || true; fi',
         'exit "$code"',
     ]

@@ -1,0 +1,89 @@
+"""The first error: found in the tail, told in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from allranks.agent.failures import Tail, describe, last_traceback
+from allranks.agent.summary import ending, summary
+
+TRACE = """Traceback (most recent call last):
+  File "a.py", line 1, in <module>
+    1/0
+ZeroDivisionError: division by zero"""
+
+
+def found(text: str) -> str:
+    result = last_traceback(text.splitlines())
+    return "\n".join(result[1]) if result else ""
+
+
+def test_the_last_traceback() -> None:
+    assert found(
+        "noise\n" + TRACE + "\nlog\nTraceback (most recent call last):\n  x\nKeyError: 1"
+    ) == ("Traceback (most recent call last):\n  x\nKeyError: 1")
+    assert found("nothing here") == ""
+
+
+def test_chained_ones_stay_together() -> None:
+    middle = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+    assert found("old\n" + TRACE + middle + TRACE) == TRACE + middle + TRACE
+
+
+def test_torch_marks_are_taken_off() -> None:
+    marked = "\n".join(f"[rank3]: {line}" for line in TRACE.splitlines())
+    noise = "\n[rank3]:[W1115 03:00:00.1 ProcessGroupNCCL.cpp:1] Warning: destroy_process_group()"
+    assert found(marked + noise) == TRACE
+
+
+def test_messages_of_many_lines() -> None:
+    text = TRACE + "\nsecond line\n\nthird line\n"
+    assert found(text) == text.rstrip()
+
+
+def test_without_a_traceback_the_last_lines() -> None:
+    out, err = Tail(), Tail()
+    out.add(b"".join(b"o%d\n" % i for i in range(50)), 1.0)
+    assert describe(out, err, False, 9.0) == (9.0, "\n".join(f"o{i}" for i in range(30, 50)))
+    err.add(b"bad\n", 2.0)
+    assert describe(out, err, False, 9.0) == (9.0, "bad")
+
+
+def test_an_exception_counts_from_its_first_line() -> None:
+    out, err = Tail(), Tail()
+    err.add(TRACE.encode() + b"\n", 5.0)
+    assert describe(out, err, True, 9.0) == (5.0, TRACE)
+    assert describe(out, err, False, 9.0)[0] == 9.0
+
+
+def test_the_tail_is_bounded() -> None:
+    tail = Tail()
+    for i in range(1000):
+        tail.add(b"%05d" % i * 200 + b"\n", float(i))
+    assert len(tail.lines()) < 200
+    assert tail.lines()[-1][0] == 999.0
+
+
+def test_the_earliest_of_many(tmp_path: Path) -> None:
+    (tmp_path / "failures").mkdir()
+    for rank, second in ((0, 30), (3, 12), (5, 31)):
+        facts = {"rank": rank, "local_rank": rank % 2, "host": "node2", "pid": 1, "exit_code": 1,
+                 "signal": None, "time": f"2026-01-01T00:00:{second}.000000Z",
+                 "traceback": f"T{rank}", "command": []}  # fmt: skip
+        (tmp_path / f"failures/rank-{rank:05d}.json").write_text(json.dumps(facts))
+    (tmp_path / "failures/rank-00009.json").write_text("{half")
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks/rank-00003.json").write_text('{"start": "2026-01-01T00:00:00.000000Z"}')
+    assert summary(tmp_path).splitlines() == [
+        "first error: rank 3 (local rank 1) on node2, exit code 1, 12 s after start",
+        "T3",
+        "also failed: ranks 0, 5",
+    ]
+    assert summary(tmp_path / "none") == ""
+
+
+def test_ends_in_words() -> None:
+    assert ending(3, None) == "exit code 3"
+    assert ending(137, 9) == "killed by SIGKILL, perhaps out of memory (exit code 137)"
+    assert ending(128 + 40, 40) == "killed by signal 40 (exit code 168)"

@@ -1,0 +1,69 @@
+#!/bin/bash
+# Made by allranks VERSION from:
+#   allranks script train.py
+# Plain bash: read it, change it, submit it with sbatch.
+
+#SBATCH --job-name=train
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=8
+#SBATCH --time=02:00:00
+#SBATCH --output=%x-%j.out
+
+# Files of the environment are on the cluster; functions run in tasks; quoted words are data.
+# shellcheck disable=SC1090,SC1091,SC2016,SC2317
+set -eo pipefail
+
+# --- Folder ------------------------------------------------------------------
+export ALLRANKS_RUN_DIR="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
+attempt=1
+while [[ -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; do attempt=$((attempt + 1)); done
+export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt
+mkdir -p "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
+TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "start": "%(%FT%TZ)T"}\n' \
+  "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" srun "$SLURM_JOB_NODELIST" -1 \
+  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
+
+# --- Environment -------------------------------------------------------------
+export OMP_NUM_THREADS=8
+
+# --- Rendezvous --------------------------------------------------------------
+# One node: the ranks meet on loopback, on a port that is free.
+MASTER_ADDR=127.0.0.1
+MASTER_PORT=$((20000 + SLURM_JOB_ID * 16 % 12000))
+while (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
+  MASTER_PORT=$((MASTER_PORT + 1))
+done
+export endpoint=$MASTER_ADDR:$MASTER_PORT
+export MASTER_ADDR MASTER_PORT
+export WORLD_SIZE=4 LOCAL_WORLD_SIZE=4
+
+# --- allranks on the nodes ---------------------------------------------------
+# A log per rank, the first error last, CPUs near the GPUs.
+export ALLRANKS_LAUNCHER=srun ALLRANKS_BIND=auto
+export PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"
+export ALLRANKS_AGENT=on
+if ! python -c 'import allranks.agent' 2>/dev/null; then
+  echo "allranks is not installed in this environment: the job runs without it." >&2
+  ALLRANKS_AGENT=off
+fi
+
+# --- What every task runs ----------------------------------------------------
+task() {
+  export NODE_RANK=$SLURM_NODEID
+  export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
+  local rank=()
+  if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.agent rank --); fi
+  "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
+}
+export -f task
+
+# --- Launch ------------------------------------------------------------------
+code=0
+srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task || code=$?
+
+# --- End ---------------------------------------------------------------------
+TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
+if ((code != 0)); then python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" >&2 || true; fi
+exit "$code"

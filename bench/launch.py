@@ -42,8 +42,8 @@ def environment(**extra: object) -> dict[str, str]:
 
 def free_port() -> int:
     """A port that nobody uses now."""
-    from allranks.world.rendezvous import derived_port
-    from allranks.world.rendezvous import free_port as first_free
+    from allranks.distributed.rendezvous import derived_port
+    from allranks.distributed.rendezvous import free_port as first_free
 
     return first_free("127.0.0.1", derived_port(str(time.monotonic_ns())))
 

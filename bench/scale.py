@@ -32,7 +32,7 @@ def scratch() -> Iterator[Path]:
 
 def host_list_expand(size: int, _: Path) -> Work:
     """node[00001-10000] → names."""
-    from allranks.world.nodelist import expand
+    from allranks.distributed.nodelist import expand
 
     text = f"node[{1:05}-{size:05}]"
     return lambda: expand(text)
@@ -40,7 +40,7 @@ def host_list_expand(size: int, _: Path) -> Work:
 
 def host_list_ragged(size: int, _: Path) -> Work:
     """The same with every second node missing: no range helps."""
-    from allranks.world.nodelist import expand
+    from allranks.distributed.nodelist import expand
 
     text = "node[" + ",".join(str(n) for n in range(1, 2 * size, 2)) + "]"
     return lambda: expand(text)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from allranks.shell import Raw, fold, join, quote
 
 WORDS = st.lists(
-    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=6
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    min_size=1,
+    max_size=6,
 )
 
 
@@ -24,7 +26,9 @@ def told_by_bash(text: str) -> list[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(WORDS)
-@example(["$(touch oops)", "`id`", "it's", '"', "\\", "!!", "~", "*", "a\nb", "", "-n", "#", "$HOME"])
+@example(
+    ["$(touch oops)", "`id`", "it's", '"', "\\", "!!", "~", "*", "a\nb", "", "-n", "#", "$HOME"]
+)
 def test_every_word_arrives_as_it_is(words: list[str]) -> None:
     assert told_by_bash(join(words)) == words
     assert told_by_bash(fold([[word] for word in words])) == words

@@ -36,7 +36,9 @@ def test_a_time_in_every_notation(text: str, seconds: int) -> None:
     assert parse_time(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", " ", "soon", "2x", "h", "1:2:3:4", "-5", "1.5h", "2h 1d", "1-"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "soon", "2x", "h", "1:2:3:4", "-5", "1.5h", "2h 1d", "1-"]
+)
 def test_what_is_not_a_time(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not a time\. Write 2h, 90m"):
         parse_time(text)
@@ -110,13 +112,29 @@ def test_gpus_in_every_notation(text: str | int | Gpus, gpus: Gpus) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "A100", "gpu", "gpu:", ":4", "a:b:4", "4:A100", "-1", "²", "a b:1", "a\n#SBATCH x:1", True]
+    "text",
+    [
+        "",
+        "A100",
+        "gpu",
+        "gpu:",
+        ":4",
+        "a:b:4",
+        "4:A100",
+        "-1",
+        "²",
+        "a b:1",
+        "a\n#SBATCH x:1",
+        True,
+    ],
 )
 def test_what_is_no_number_of_gpus(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not a number of GPUs\. Write 4"):
         Gpus.parse(text)
 
 
-@given(st.integers(0, 64), st.none() | st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,8}", fullmatch=True))
+@given(
+    st.integers(0, 64), st.none() | st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,8}", fullmatch=True)
+)
 def test_gpus_survive_their_spelling(count: int, kind: str | None) -> None:
     assert Gpus.parse(str(Gpus(count, kind))) == Gpus(count, kind)

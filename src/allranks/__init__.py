@@ -13,22 +13,22 @@ from allranks._version import __version__
 
 if TYPE_CHECKING:
     from allranks import launch as launch
+    from allranks.distributed import World as World
+    from allranks.distributed import init as init
+    from allranks.distributed import shutdown as shutdown
+    from allranks.distributed import world as world
     from allranks.errors import AllranksError as AllranksError
     from allranks.job.fields import Job as Job
     from allranks.runs.folder import Run as Run
-    from allranks.world import World as World
-    from allranks.world import init as init
-    from allranks.world import shutdown as shutdown
-    from allranks.world import world as world
 
 _HOMES = {
     "AllranksError": "allranks.errors",
     "Job": "allranks.job.fields",
     "Run": "allranks.runs.folder",
-    "World": "allranks.world",
-    "init": "allranks.world",
-    "shutdown": "allranks.world",
-    "world": "allranks.world",
+    "World": "allranks.distributed",
+    "init": "allranks.distributed",
+    "shutdown": "allranks.distributed",
+    "world": "allranks.distributed",
 }
 
 __all__ = ["__version__", "launch", *_HOMES]

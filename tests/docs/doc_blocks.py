@@ -6,22 +6,28 @@ The convention, for writers:
   print. A ```` ```bash ```` block holds commands alone, unless it starts with ``#!`` (then it is a file).
   Both are run, command after command, in one shell per page, in a folder that holds ``examples/`` and
   ``train.py``; each must exit 0.
+* Lines of a console block that start with ``Error:``, ``note:`` or ``Use --`` must really come.
+* A block that calls sbatch, submits or detects a site is run against a sandbox of two nodes.
 * A block of another kind (text, toml, python, none) is not run.
 * A comment before the block says otherwise:
-    ``<!-- docs: slurm -->``      against a sandbox of two nodes
+    ``<!-- docs: slurm -->``      against the sandbox, too
     ``<!-- docs: exit 2 -->``     the last command ends with this code
     ``<!-- docs: not run: … -->`` with the reason
     ``<!-- docs: file NAME -->``  the block is written to that file instead (any kind of block)
+    ``<!-- docs: remove NAME -->`` that file first
   They may be joined by ``;``.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\w*)[^`]*$")
+_SLURM = re.compile(r"allranks (submit|sites detect)|\b(sbatch|srun|salloc|squeue) ")
+_PROMISED = ("Error:", "note:", "Use --", "Leave --", "ValueError:")
 _COMMENT = re.compile(r"^\s*<!-- docs: (?P<words>.+?) -->\s*$")
 
 
@@ -41,7 +47,7 @@ class Block:
 
     @property
     def slurm(self) -> bool:
-        return "slurm" in self.words
+        return "slurm" in self.words or (self.runs and bool(_SLURM.search(self.commands)))
 
     @property
     def not_run(self) -> bool:
@@ -77,6 +83,12 @@ class Block:
                 open_line = lines[-1].endswith("\\")
         return "\n".join(lines) + "\n"
 
+    @property
+    def promised(self) -> list[str]:
+        """Lines that the page shows and that must be in the output; paths differ from ours."""
+        shown = self.text.splitlines() if self.kind == "console" else []
+        return [line for line in shown if line.startswith(_PROMISED) and "/" not in line]
+
 
 def read_blocks(path: Path) -> list[Block]:
     """The blocks of a page, in their order."""
@@ -103,14 +115,20 @@ def page_script(blocks: list[Block]) -> str:
     """One bash script of all blocks of a page. A block that ends otherwise than it says ends it."""
     parts = ["export PS4='+ '"]
     for block in blocks:
+        parts += [f"rm -f '{word[7:]}'" for word in block.words if word.startswith("remove ")]
         if block.file:
             parts.append(f"mkdir -p \"$(dirname '{block.file}')\"")
             parts.append(f"cat >'{block.file}' <<'END OF FILE'\n{block.text}END OF FILE")
         elif block.runs:
             parts.append(
                 f"echo '--- {block.where}' >&2\n"
-                f"(\nset -e\n{block.commands})\ncode=$?\n"
+                f"(\nset -e\n{block.commands}) >../output 2>&1 </dev/null\ncode=$?\ncat ../output\n"
                 f"if ((code != {block.exit_code})); then\n"
                 f'  echo "{block.where} ended with $code, not {block.exit_code}" >&2; exit 97\nfi'
             )
+            parts += [
+                f"grep -qF -- {shlex.quote(line)} ../output || "
+                f"{{ echo {shlex.quote(f'{block.where} did not print: {line}')} >&2; exit 98; }}"
+                for line in block.promised
+            ]
     return "\n".join(parts) + "\n"

@@ -18,10 +18,14 @@ from allranks.sandbox.testing import sandbox_for_tests
 
 ROOT = Path(__file__).parents[2]
 OTHERS = {"sandbox.md"}
-"""Pages whose commands take minutes; their own tests do the same."""
+"""Its commands install packages and wait for minutes; tests/sandbox does the same in seconds."""
 PAGES = [
     path
-    for path in (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+    for path in (
+        *sorted((ROOT / "docs").glob("*.md")),
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+    )
     if path.name not in OTHERS and any(block.runs for block in read_blocks(path))
 ]
 
@@ -29,12 +33,11 @@ PAGES = [
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A user's project: the examples, and a training script of the name that the docs use."""
-    shutil.copytree(
-        ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("runs", "__pycache__")
-    )
-    shutil.copy(ROOT / "examples" / "sine_ddp.py", tmp_path / "train.py")
-    (tmp_path / ".git").mkdir()  # the search for a job file ends here
-    return tmp_path
+    project = tmp_path / "project"
+    left = shutil.ignore_patterns("runs", "__pycache__")
+    shutil.copytree(ROOT / "examples", project / "examples", ignore=left)
+    shutil.copy(ROOT / "examples" / "sine_ddp.py", project / "train.py")
+    return project
 
 
 @pytest.fixture

@@ -25,7 +25,9 @@ def plan_of(scheduler: str = "slurm", site: Site | None = None, **fields: Any) -
 
 
 def reasons(plan: Plan) -> dict[str, str]:
-    return {name: str(origin) for name, origin in plan.origins.items() if origin.source == "derived"}
+    return {
+        name: str(origin) for name, origin in plan.origins.items() if origin.source == "derived"
+    }
 
 
 def refusal(kind: type[Exception] = JobError, **fields: Any) -> str:
@@ -113,7 +115,12 @@ def test_an_unknown_node_is_noted() -> None:
     [
         ("slurm", {}, "srun", "Slurm starts, binds and ends one task per rank"),
         ("slurm", {"framework": "horovod"}, "horovod", "train.py imports horovod"),
-        ("slurm", {"tasks_per_node": 1, "gpus_per_node": 4}, "torchrun", "one task per node is asked for"),
+        (
+            "slurm",
+            {"tasks_per_node": 1, "gpus_per_node": 4},
+            "torchrun",
+            "one task per node is asked for",
+        ),
         ("slurm", {"tasks_per_node": 1, "nprocs": 2}, "torchrun", "one task per node is asked for"),
         ("slurm", {"tasks_per_node": 1}, "srun", "Slurm starts, binds"),
         ("local", {}, "fork", "one parent imports once and forks the ranks of this machine"),
@@ -149,13 +156,18 @@ def test_tasks_against_the_launcher() -> None:
     assert "--tasks-per-node 2 contradicts 4 ranks per node (command line)" in message
     assert message.endswith("Use --tasks-per-node 4, or leave it out.")
     message = refusal(launcher="torchrun", tasks_per_node=4, gpus_per_node=4)
-    assert "--tasks-per-node 4 with --launcher torchrun: it starts the ranks of a node itself" in message
+    assert (
+        "--tasks-per-node 4 with --launcher torchrun: it starts the ranks of a node itself"
+        in message
+    )
     assert message.endswith("Leave --tasks-per-node out, or use --launcher srun.")
 
 
 def test_two_ways_to_ask_for_gpus() -> None:
     message = refusal(gpus_per_node="A100:2", gpus_per_task=1)
-    assert message.startswith("--gpus-per-node A100:2 and --gpus-per-task 1 are two ways to say one thing")
+    assert message.startswith(
+        "--gpus-per-node A100:2 and --gpus-per-task 1 are two ways to say one thing"
+    )
 
 
 @pytest.mark.parametrize("account", [None, ""])
@@ -187,7 +199,9 @@ def test_our_own_launchers_need_the_agent(launcher: str) -> None:
 
 def test_mpirun_has_its_own_first_node_and_no_pyxis() -> None:
     assert "puts rank 0 on the first node" in refusal(launcher="mpirun", head="n2", nodes=2)
-    assert "an option of srun" in refusal(launcher="mpirun", container="a", container_runtime="pyxis")
+    assert "an option of srun" in refusal(
+        launcher="mpirun", container="a", container_runtime="pyxis"
+    )
 
 
 def test_idle_gpus_are_noted() -> None:
@@ -202,13 +216,17 @@ def test_two_ranks_on_a_gpu_are_noted() -> None:
     )
 
 
-@pytest.mark.parametrize("fields", [{"launcher": "python"}, {"gpus_per_task": 2, "tasks_per_node": 2}])
+@pytest.mark.parametrize(
+    "fields", [{"launcher": "python"}, {"gpus_per_task": 2, "tasks_per_node": 2}]
+)
 def test_gpus_that_only_seem_idle_are_not_noted(fields: dict[str, Any]) -> None:
     gpus = {} if "gpus_per_task" in fields else {"gpus_per_node": 4}
     assert plan_of(cpus_per_task=1, **fields, **gpus).notes == ()
 
 
-@pytest.mark.parametrize(("script", "name"), [("a/train.py", "train"), ("gmx", "gmx"), ("pkg.train", "pkg.train")])
+@pytest.mark.parametrize(
+    ("script", "name"), [("a/train.py", "train"), ("gmx", "gmx"), ("pkg.train", "pkg.train")]
+)
 def test_the_name_is_the_scripts(script: str, name: str) -> None:
     assert plan_of(script=script).job.name == name
 

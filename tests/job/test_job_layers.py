@@ -46,7 +46,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_command_line_over_file_over_site(here: Path) -> None:
     (here / "allranks.toml").write_text('site = "./lab.toml"\nqos = "file"\nnodes = 2\n')
     plan = resolve({"script": "train.py", "nodes": "4"})
-    assert (plan.job.nodes, plan.job.qos, plan.job.time, plan.job.interface) == (4, "file", 1800, "ib0")
+    assert (plan.job.nodes, plan.job.qos, plan.job.time, plan.job.interface) == (
+        4,
+        "file",
+        1800,
+        "ib0",
+    )
     assert plan.job.modules == ("cuda",)
     origins = {name: str(plan.origins[name]) for name in ("nodes", "qos", "time", "modules")}
     assert origins == {
@@ -110,9 +115,15 @@ def test_a_missing_file_is_told(here: Path) -> None:
 
 
 def test_a_file_may_hold_the_script_and_slurms_dashes(here: Path) -> None:
-    (here / "allranks.toml").write_text('script = "train.py"\nargs = ["--lr", 0.1]\ngpus-per-node = 2\n')
+    (here / "allranks.toml").write_text(
+        'script = "train.py"\nargs = ["--lr", 0.1]\ngpus-per-node = 2\n'
+    )
     plan = resolve({})
-    assert (plan.job.script, plan.job.args, str(plan.job.gpus_per_node)) == ("train.py", ("--lr", "0.1"), "2")
+    assert (plan.job.script, plan.job.args, str(plan.job.gpus_per_node)) == (
+        "train.py",
+        ("--lr", "0.1"),
+        "2",
+    )
 
 
 def test_the_table_of_a_pyproject(here: Path) -> None:
@@ -153,7 +164,9 @@ def test_the_jobs_own_variables_win_over_the_sites() -> None:
 
 
 def test_a_site_with_an_unknown_field_is_told() -> None:
-    with pytest.raises(UsageError, match=r"site lab: unknown key 'conda_rot'\. Did you mean 'conda_root'"):
+    with pytest.raises(
+        UsageError, match=r"site lab: unknown key 'conda_rot'\. Did you mean 'conda_root'"
+    ):
         site_layer(Site("lab", environment={"conda_rot": "x"}))
 
 
@@ -169,10 +182,16 @@ def test_chdir_is_meant_from_here(here: Path) -> None:
         ("nowhere.py", UsageError, "There is no script nowhere.py in"),
         ("./nowhere", UsageError, "There is no script ./nowhere in"),
         ("folder", UsageError, "folder is a folder. Name the training script in it."),
-        ("job.sh", JobError, "job.sh is a job script of its own (it has #SBATCH lines).\nSubmit it with: sbatch"),
+        (
+            "job.sh",
+            JobError,
+            "job.sh is a job script of its own (it has #SBATCH lines).\nSubmit it with: sbatch",
+        ),
     ],
 )
-def test_a_script_that_cannot_run_is_told(here: Path, script: str, kind: type, message: str) -> None:
+def test_a_script_that_cannot_run_is_told(
+    here: Path, script: str, kind: type, message: str
+) -> None:
     (here / "folder").mkdir()
     (here / "job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=1\n")
     with pytest.raises(kind) as caught:

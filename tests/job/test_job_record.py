@@ -55,11 +55,17 @@ def test_job_toml_reads_back_to_the_same_plan(name: str, launcher: str, here: Pa
 def check(plan: Any, here: Path) -> None:
     (here / "job.toml").write_text(job_toml(plan), encoding="utf-8")
     again = resolve({}, config="job.toml")
-    assert (again.shape, again.launcher, again.framework) == (plan.shape, plan.launcher, plan.framework)
+    assert (again.shape, again.launcher, again.framework) == (
+        plan.shape,
+        plan.launcher,
+        plan.framework,
+    )
     assert render(again) == render(plan)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given_values(
     nodes=st.integers(1, 4),
     ranks=st.none() | st.integers(1, 8),
@@ -67,9 +73,13 @@ def check(plan: Any, here: Path) -> None:
     memory=st.none() | st.integers(0, 10**7),
     time=st.none() | st.integers(1, 10**6),
     launcher=st.sampled_from(LAUNCHERS),
-    args=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=3),
+    args=st.lists(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=3
+    ),
 )
-def test_any_job_reads_back(here: Path, nodes: int, ranks: int | None, gpus: int | None, **more: Any) -> None:
+def test_any_job_reads_back(
+    here: Path, nodes: int, ranks: int | None, gpus: int | None, **more: Any
+) -> None:
     nprocs = ranks * nodes if ranks else None
     check(resolve(Job("train.py", nodes=nodes, nprocs=nprocs, gpus_per_node=gpus, **more)), here)
 

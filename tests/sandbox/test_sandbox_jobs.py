@@ -117,9 +117,12 @@ def test_main_preempts_low(cluster: Sandbox, tmp_path: Path) -> None:
 
 def test_a_node_that_dies_and_returns(cluster: Sandbox, tmp_path: Path) -> None:
     wait(lambda: "node" not in cluster.run("squeue", "-h").stdout)
-    script = "echo life ${SLURM_RESTART_COUNT:-0} $SLURM_JOB_NODELIST; srun sleep 120"
+    script = (
+        "echo life ${SLURM_RESTART_COUNT:-0} $SLURM_JOB_NODELIST; srun sh -c 'echo up; sleep 120'"
+    )
     job, output = submit(cluster, tmp_path, script, "-N2")
-    wait(lambda: "life 0 node[1-2]" in read(output))
+    # Both tasks are up: an srun that cannot start one ends the job before Slurm misses the node.
+    wait(lambda: "life 0 node[1-2]" in read(output) and read(output).count("up\n") == 2)
     assert cluster.kill_node("node2")
     assert not cluster.kill_node("node2")
     assert [node.on for node in cluster.status().nodes] == [True, False, True]

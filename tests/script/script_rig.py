@@ -43,6 +43,8 @@ FAKES = {
     "python": NOTE
     + """env -0 >"$NOTES.env"; pwd >"$NOTES.pwd"
 if [[ $1 == -c ]]; then exit "${NO_AGENT:-0}"; fi
+if [[ $3 == summary ]]; then echo "a banner"; echo "${FIRST:-$5}"; exit "${NO_AGENT:-0}"; fi
+if [[ $1 == train.py ]]; then printf '%s\\0' 4 rank "$RANK" "$LOCAL_RANK" "$NODE_RANK" "$SLURM_NODEID" >>"$NOTES"; fi
 if [[ $3 == rank ]]; then while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; fi
 exit "${CODE:-0}"
 """,
@@ -53,7 +55,7 @@ while [[ $1 == -* ]]; do if [[ $1 == --ntasks=1 ]]; then tasks=1; fi; shift; don
 for ((task = 0; task < tasks; task++)); do
   export SLURM_PROCID=$task SLURM_NODEID=$((task / TASKS_PER_NODE)) SLURM_LOCALID=$((task % TASKS_PER_NODE))
   if [[ ${DISTRIBUTION:-block} == cyclic ]]; then
-    nodes=$((tasks / TASKS_PER_NODE)) SLURM_NODEID=$((task % nodes)) SLURM_LOCALID=$((task / nodes))
+    nodes=$((TASKS / TASKS_PER_NODE)) SLURM_NODEID=$((task % nodes)) SLURM_LOCALID=$((task / nodes))
   fi
   "$@" || exit
 done

@@ -29,7 +29,11 @@ BASE: dict[str, Any] = {
 }
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "modules-conda": {"modules": ["gcc/12", "cuda/12.4"], "conda": "torch", "env": {"DATA": "/my data"}},
+    "modules-conda": {
+        "modules": ["gcc/12", "cuda/12.4"],
+        "conda": "torch",
+        "env": {"DATA": "/my data"},
+    },
     "venv": {"venv": "/home/me/env", "setup": ["setup.sh"], "setup_commands": ["ulimit -n 65536"]},
     "apptainer": {
         "container": "/images/torch 2.sif",
@@ -37,7 +41,11 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "venv": "/opt/my venv",
         "container_setup": ["export CXX=g++-12  # for kernels"],
     },
-    "pyxis": {"container": "nvcr.io#nvidia/pytorch:24.10", "container_runtime": "pyxis", "binds": ["/data"]},
+    "pyxis": {
+        "container": "nvcr.io#nvidia/pytorch:24.10",
+        "container_runtime": "pyxis",
+        "binds": ["/data"],
+    },
 }
 ODD: dict[str, dict[str, Any]] = {
     "one-node": {"nodes": 1},
@@ -72,7 +80,13 @@ CASES: dict[str, dict[str, Any]] = {
     for launcher, place in GRID
     if (launcher, place) not in IMPOSSIBLE
 } | {f"odd.{name}": {**BASE, **fields} for name, fields in ODD.items()}
-LUMI = {**BASE, "gpus_per_node": 8, "cpus_per_task": None, "account": "p1", "container": "torch.sif"}
+LUMI = {
+    **BASE,
+    "gpus_per_node": 8,
+    "cpus_per_task": None,
+    "account": "p1",
+    "container": "torch.sif",
+}
 for _launcher in ("srun", "fork", "torchrun"):
     CASES[f"lumi.{_launcher}"] = {**LUMI, "launcher": _launcher}
 
@@ -136,7 +150,8 @@ def test_the_same_plan_gives_the_same_text() -> None:
 
 
 MASKS = "--cpu-bind=mask_cpu:" + ",".join(
-    hex(sum(1 << cpu for cpu in range(first, first + 7))) for first in (49, 57, 17, 25, 1, 9, 33, 41)
+    hex(sum(1 << cpu for cpu in range(first, first + 7)))
+    for first in (49, 57, 17, 25, 1, 9, 33, 41)
 )
 LISTS = "'49-55;57-63;17-23;25-31;1-7;9-15;33-39;41-47'"
 

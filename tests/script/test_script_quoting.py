@@ -21,10 +21,14 @@ HOSTILE = [
 LETTERS = st.characters(exclude_characters="\0\n\r", exclude_categories=["Cs"])
 LINE = st.lists(st.sampled_from(HOSTILE) | LETTERS, max_size=6).map("".join)
 """One line of text."""
-TEXT = st.lists(st.sampled_from([*HOSTILE, "\n", "\ncanary\n", "\r"]) | LETTERS, max_size=6).map("".join)
+TEXT = st.lists(st.sampled_from([*HOSTILE, "\n", "\ncanary\n", "\r"]) | LETTERS, max_size=6).map(
+    "".join
+)
 """Any text."""
 WORD = LINE.filter(bool)
-FILE = LINE.map(lambda text: text.replace("/", "_")[:40]).filter(lambda text: text not in ("", ".", ".."))
+FILE = LINE.map(lambda text: text.replace("/", "_")[:40]).filter(
+    lambda text: text not in ("", ".", "..")
+)
 """The name of a file or folder."""
 EVERYTHING = " ".join(HOSTILE)
 
@@ -61,8 +65,12 @@ def test_arguments_and_variables(stage: Stage, args: list[str], env: str) -> Non
 @many
 @given(args=st.lists(TEXT, min_size=1, max_size=3), own=WORD)
 @example(args=[EVERYTHING, "a\nb"], own=EVERYTHING)
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "deepspeed", "launch", "fork", "mpirun"])
-def test_every_launcher_hands_them_on(stage: Stage, launcher: str, args: list[str], own: str) -> None:
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", "accelerate", "deepspeed", "launch", "fork", "mpirun"]
+)
+def test_every_launcher_hands_them_on(
+    stage: Stage, launcher: str, args: list[str], own: str
+) -> None:
     plan = plan_of(args=args, launcher=launcher, launcher_args=[own], nprocs=2, nodes=1)
     told = run(stage, plan)
     program = launcher if launcher not in ("launch", "fork") else "python"
@@ -126,7 +134,9 @@ def test_the_folders(stage: Stage, name: str, own: str) -> None:
 @many
 @given(image=WORD.filter(lambda text: not text.startswith("-")), binds=st.lists(WORD, max_size=2), name=FILE,
        args=st.lists(TEXT, max_size=3))  # fmt: skip
-@example(image=EVERYTHING.strip(), binds=[EVERYTHING], name="it's $(canary)", args=[EVERYTHING, "a\nb"])
+@example(
+    image=EVERYTHING.strip(), binds=[EVERYTHING], name="it's $(canary)", args=[EVERYTHING, "a\nb"]
+)
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
 def test_a_container_with_a_venv_inside(
     stage: Stage, launcher: str, image: str, binds: list[str], name: str, args: list[str]
@@ -173,7 +183,9 @@ def test_the_interpreter_and_srun_options(stage: Stage, python: str, words: list
     program.parent.mkdir(exist_ok=True)
     program.unlink(missing_ok=True)
     program.symlink_to(stage.bin / "python")
-    plan = plan_of(python=str(program), distribution=words[0], mpi=words[1], nprocs=2, launcher="srun")
+    plan = plan_of(
+        python=str(program), distribution=words[0], mpi=words[1], nprocs=2, launcher="srun"
+    )
     told = run(stage, plan)
     assert {f"--distribution={words[0]}", f"--mpi={words[1]}"} <= set(told.of("srun")[-1])
     assert told.of(python)[-1] == ("train.py",)

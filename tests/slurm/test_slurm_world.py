@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from conftest import Allranks
-
 pytestmark = pytest.mark.slurm
 
 # One write per process: lines of several tasks do not mix.
@@ -25,6 +23,7 @@ told = {**dataclasses.asdict(w), "device": w.device_index, "step": os.environ.ge
 os.write(1, (json.dumps(told) + "\\n").encode())
 """
 TWO_BY_TWO = ["--nodes=2", "--ntasks-per-node=2"]
+Allranks = Callable[..., "subprocess.CompletedProcess[str]"]
 Worlds = list[dict[str, Any]]
 Batch = Callable[..., Worlds]
 
@@ -42,7 +41,9 @@ def batch(tmp_path: Path, slurm_env: dict[str, str]) -> Batch:
 
     def submit(lines: str, *options: str) -> Worlds:
         end, output = tmp_path / "end", tmp_path / "job.out"
-        (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{lines}\necho $? > end.part; mv end.part end\n")
+        (tmp_path / "job.sh").write_text(
+            f"#!/bin/bash\n{lines}\necho $? > end.part; mv end.part end\n"
+        )
         subprocess.run(
             ["sbatch", "--time=5", f"--output={output}", *options, "job.sh"],
             cwd=tmp_path, env=slurm_env, check=True, capture_output=True, timeout=60,
@@ -92,7 +93,10 @@ def test_salloc_is_one_process(slurm_env: dict[str, str], probe: str) -> None:
     ("distribution", "expected"),
     [
         ("block", [(0, "node1", 0, 0), (1, "node1", 0, 1), (2, "node2", 1, 0), (3, "node2", 1, 1)]),
-        ("cyclic", [(0, "node1", 0, 0), (1, "node2", 1, 0), (2, "node1", 0, 1), (3, "node2", 1, 1)]),
+        (
+            "cyclic",
+            [(0, "node1", 0, 0), (1, "node2", 1, 0), (2, "node1", 0, 1), (3, "node2", 1, 1)],
+        ),
     ],
 )
 def test_srun_two_by_two(
@@ -136,7 +140,10 @@ def test_gpus_per_task_are_private(batch: Batch, probe: str) -> None:
 def test_gpus_per_node_are_shared(batch: Batch, probe: str) -> None:
     found = batch(f"srun {probe}", *TWO_BY_TWO, "--gpus-per-node=2")
     assert {w["private_devices"] for w in found} == {False}
-    assert [(w["visible_devices"], w["device"]) for w in found] == [(["0", "1"], 0), (["0", "1"], 1)] * 2
+    assert [(w["visible_devices"], w["device"]) for w in found] == [
+        (["0", "1"], 0),
+        (["0", "1"], 1),
+    ] * 2
 
 
 @pytest.mark.torch

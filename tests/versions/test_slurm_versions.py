@@ -70,7 +70,9 @@ def test_the_command_is_alone_and_its_code_comes_back(root: Path) -> None:
 
 def test_the_cluster_tests_pass(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest_words = ["-q", "-m", "slurm", "-k", LEFT_OUT, "-p", "no:cacheprovider", *TESTS]
-    done = slurm_root("run", root, "--", sys.executable, "-m", "pytest", *pytest_words, timeout=1200)
+    done = slurm_root(
+        "run", root, "--", sys.executable, "-m", "pytest", *pytest_words, timeout=1200
+    )
     tail = "\n".join(done.stdout.splitlines()[-150:])
     assert done.returncode == 0, tail
     passed, skipped = (counted(word, tail) for word in ("passed", "skipped"))

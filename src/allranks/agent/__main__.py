@@ -1,9 +1,10 @@
-"""``python -m allranks.agent``: the three commands."""
+"""``python -m allranks.agent``: its commands."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from allranks.agent.launch import run_rank, run_ranks
 from allranks.agent.options import Options, read_options
@@ -14,7 +15,7 @@ def main(arguments: list[str]) -> object:
     """What to hand to ``sys.exit``; in a forked rank too, where it is the script's end."""
     try:
         options = read_options(arguments)
-        return _summary(options) if options.verb == "summary" else _run(options)
+        return VERBS[options.verb](options)
     except AllranksError as error:
         print(f"allranks: {error}", file=sys.stderr)
         return error.exit_code
@@ -23,18 +24,37 @@ def main(arguments: list[str]) -> object:
         return 1
 
 
-def _run(options: Options) -> object:
-    return run_rank(options) if options.verb == "rank" else run_ranks(options)
-
-
 def _summary(options: Options) -> int:
+    """The first error on stderr; with an exit code given, the one to leave with on stdout.
+
+    srun's own code is the highest of all tasks', so a rank that others' failure ended hides the cause.
+    """
     from pathlib import Path
 
-    from allranks.agent.summary import summary
+    from allranks.agent.summary import read_failures, summary
 
-    if text := summary(Path(options.attempt or ".")):
-        print(text)
+    attempt = Path(options.attempt or ".")
+    if text := summary(attempt):
+        print(text, file=sys.stderr)
+    if options.exit_code is not None:
+        failures = read_failures(attempt)
+        print(failures[0]["exit_code"] if failures else options.exit_code)
     return 0
+
+
+def _horovod_server(options: Options) -> int:
+    from allranks.agent.horovod import serve
+
+    serve(options.port)
+    return 0
+
+
+VERBS: dict[str, Callable[[Options], object]] = {
+    "ranks": run_ranks,
+    "rank": run_rank,
+    "summary": _summary,
+    "horovod-server": _horovod_server,
+}
 
 
 if __name__ == "__main__":

@@ -81,6 +81,11 @@ class Attempt:
         """A rank failed by itself."""
         self._json(self.path("failures", rank, "json"), facts)
 
+    @property
+    def failures(self) -> Path | None:
+        """Where the failures of all ranks are written."""
+        return self.folder / "failures" if self.folder else None
+
     def environment(self, environment: Mapping[str, str]) -> None:
         """What rank 0 saw, without the secrets."""
         if self.folder:

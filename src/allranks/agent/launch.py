@@ -33,7 +33,7 @@ def run_ranks(options: Options) -> object:
     command = preload.whole_command(options.command)
     os.environ.setdefault(SESSION, new_session())
     orders = [
-        Order(place, rank_environment(place, os.environ, threads), mine, None if words else command)
+        Order(place, _environment(place, threads, options), mine, None if words else command)
         for place, mine in zip(places, cpus, strict=True)
     ]
     return _supervise(orders, options, guard, words)
@@ -54,6 +54,12 @@ def run_rank(options: Options) -> object:
     os.environ.setdefault(SESSION, new_session())
     order = Order(place, rank_environment(place, os.environ, threads), cpus, command)
     return _supervise([order], options, Guard(), None)
+
+
+def _environment(place: Place, threads: int, options: Options) -> dict[str, str]:
+    if options.plain:
+        return {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return rank_environment(place, os.environ, threads)
 
 
 def _fork_words(options: Options, threads: int, guard: Guard) -> list[str] | None:
@@ -107,7 +113,8 @@ def _supervise(
     attempt = Attempt(os.environ.get("ALLRANKS_ATTEMPT_DIR"), console.say)
     _note(started, attempt, began)
     command = orders[0].command or [sys.executable, *(words or [])]
-    given = Given(signals, guard.pid, command, grace, keep_terminal)
+    peers = attempt.failures if options.peers else None
+    given = Given(signals, guard.pid, command, grace, keep_terminal, peers)
     supervisor = Supervisor(started, console, attempt, given)
     code = supervisor.run()
     guard.dismiss()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ from allranks.errors import UsageError
 USAGE = """\
 python -m allranks.agent ranks --nprocs N [options] -- COMMAND   start and watch a node's ranks
 python -m allranks.agent rank [options] -- COMMAND               watch the one rank that this is
-python -m allranks.agent summary ATTEMPT_DIR                     print the first error of it"""
+python -m allranks.agent summary ATTEMPT_DIR [EXIT_CODE]         print the first error of it
+python -m allranks.agent horovod-server --port N                 let Horovod's ranks meet"""
 
 
 class Options(NamedTuple):
@@ -28,7 +30,13 @@ class Options(NamedTuple):
     node_rank: int | None = None
     summary: bool = True
     local_rank_arg: str | None = None
+    plain: bool = False
+    """The script starts its own ranks: it is told nothing about one."""
+    peers: bool = False
+    """End when another rank of the attempt has failed, for launchers that do not see to it."""
     attempt: str | None = None
+    exit_code: int | None = None
+    port: int = 0
 
 
 def read_options(arguments: Sequence[str]) -> Options:
@@ -36,13 +44,20 @@ def read_options(arguments: Sequence[str]) -> Options:
     ours, command = _split(arguments)
     found = _parser().parse_args(ours)
     if found.verb == "summary":
-        return Options("summary", attempt=found.attempt)
+        return Options("summary", attempt=found.attempt, exit_code=found.exit_code)
+    if found.verb == "horovod-server":
+        return Options("horovod-server", port=found.port)
     if not command:
         raise UsageError(f"No command to run. Write it after --, like this:\n{USAGE}")
     _check_show(found.show)
     if found.verb == "rank":
         return Options(
-            "rank", command, found.prefix, found.show, local_rank_arg=found.local_rank_arg
+            "rank",
+            command,
+            found.prefix,
+            found.show,
+            local_rank_arg=found.local_rank_arg,
+            peers=found.peers,
         )
     if found.nprocs < 1:
         raise UsageError(f"--nprocs {found.nprocs}: a node has at least one rank.")
@@ -57,6 +72,7 @@ def read_options(arguments: Sequence[str]) -> Options:
         nnodes=found.nnodes,
         node_rank=found.node_rank,
         summary=not found.no_summary,
+        plain=found.plain,
     )
 
 
@@ -100,12 +116,22 @@ def _parser() -> argparse.ArgumentParser:
     ranks.add_argument(
         "--no-summary", action="store_true", help="no block with the first error at the end"
     )
+    ranks.add_argument("--plain", action="store_true", help="no rank variables: one bare process")
     rank = verbs.add_parser("rank", help="watch the one rank that this is", allow_abbrev=False)
     rank.add_argument("--local-rank-arg", metavar="NAME", help="append --NAME=N to the command")
+    rank.add_argument("--peers", action="store_true", help="end when another rank has failed")
     for each in (ranks, rank):
         each.add_argument("--prefix", choices=("auto", "always", "never"), default="auto")
         each.add_argument(
-            "--show", default="all", help="ranks whose lines reach the console: all, 0, 0,2"
+            "--show",
+            default=os.environ.get("ALLRANKS_SHOW") or "all",
+            help="ranks whose lines reach the console: all, 0, 0,2",
         )
-    verbs.add_parser("summary", help="print the first error").add_argument("attempt")
+    summary = verbs.add_parser("summary", help="print the first error")
+    summary.add_argument("attempt")
+    summary.add_argument(
+        "exit_code", nargs="?", type=int, help="print the first error's, else this"
+    )
+    server = verbs.add_parser("horovod-server", help="let Horovod's ranks find each other")
+    server.add_argument("--port", type=int, required=True)
     return parser

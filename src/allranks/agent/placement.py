@@ -13,7 +13,7 @@ _LAST_STEP = 4_294_967_200
 
 
 class Place(NamedTuple):
-    """One rank's place: `allranks.world.World` as far as the agent needs it.
+    """One rank's place: `allranks.distributed.World` as far as the agent needs it.
 
     A copy, because the agent is the first thing that every node of a job does, and loading `world`
     would double the time in which it starts.
@@ -73,7 +73,7 @@ def place_node(
 
 def place_one(env: Mapping[str, str]) -> Place:
     """The rank that this process is, whatever started it."""
-    from allranks.world.detect import detect
+    from allranks.distributed.detect import detect
 
     world = detect(env)
     return Place(**{name: getattr(world, name) for name in Place._fields})
@@ -117,7 +117,7 @@ def _meeting_point(nodes: int, env: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _port(env: Mapping[str, str]) -> int:
-    from allranks.world.rendezvous import derived_port, free_port
+    from allranks.distributed.rendezvous import derived_port, free_port
 
     # Two launches at one moment would both see the same first port free: each starts at its own.
     seed = env.get("SLURM_JOB_ID", "") + env.get("ALLRANKS_SESSION", "") + str(os.getpid())

@@ -11,6 +11,7 @@ import selectors
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from allranks.agent import failures
@@ -29,6 +30,7 @@ _READ = 1 << 18
 # passes the signal on as well. Only a later one means that somebody lost patience.
 _SAME_STOP = 1.0
 _LAST_OUTPUT = 5.0
+_LOOK = 1.0
 
 
 class Pipe:
@@ -55,6 +57,8 @@ class Given(NamedTuple):
     grace: float
     """Seconds between TERM and KILL."""
     keep_terminal: bool
+    peers: Path | None = None
+    """Where the failures of all ranks are written; looked at when the launcher ends nobody."""
 
 
 class Supervisor:
@@ -71,6 +75,7 @@ class Supervisor:
         self._grace = given.grace
         self._keep_terminal = given.keep_terminal
         self._guard = given.guard
+        self._peers = given.peers
         self._selector = selectors.PollSelector()
         self._selector.register(given.signals, selectors.EVENT_READ, None)
         self._pipes = {child.pid: self._open(child) for child in ranks}
@@ -103,7 +108,13 @@ class Supervisor:
     # The loop
 
     def _timeout(self) -> float | None:
-        return None if self._deadline is None else max(self._deadline - time.monotonic(), 0)
+        if self._deadline is not None:
+            return max(self._deadline - time.monotonic(), 0)
+        return _LOOK if self._peers else None
+
+    def _look_at_peers(self) -> None:
+        if self._peers and self._stopped is None and any(self._peers.glob("rank-*.json")):
+            self._stop(signal.SIGTERM)
 
     def _turn(self, timeout: float | None) -> None:
         """Wait for something to happen and deal with it."""
@@ -120,6 +131,8 @@ class Supervisor:
         for caught in read_signals(self._signals):
             self._handle(caught)
         self._console.pump()
+        if not ready:
+            self._look_at_peers()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._kill()
 

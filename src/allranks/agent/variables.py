@@ -20,7 +20,7 @@ def rank_environment(place: Place, base: Mapping[str, str], threads: int) -> dic
     env.setdefault("ALLRANKS_LAUNCHER", place.launcher)
     framework = env.get("ALLRANKS_FRAMEWORK", "")
     if framework in ("tensorflow", "horovod"):
-        from allranks.world import World, framework_variables
+        from allranks.distributed import World, framework_variables
 
         env.update(framework_variables(World(**place._asdict()), framework, hosts(place, env)))
     return env
@@ -31,7 +31,7 @@ def hosts(place: Place, env: Mapping[str, str]) -> list[str]:
     if place.nodes == 1:
         return [place.master_addr or "127.0.0.1"]
     listed = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
-    from allranks.world.nodelist import expand
+    from allranks.distributed.nodelist import expand
 
     return expand(listed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from datetime import datetime, timezone
 
 import click
@@ -42,6 +43,7 @@ def follow_run(
     for line in follow(run, ranks=ranks, errors=errors, stop=over):
         show_line(line, as_json=as_json)
     status = ended[-1]
+    show_first_error(run)
     say_end(status)
     return status.exit_code or (0 if status.state is State.COMPLETED else 1)
 
@@ -69,7 +71,7 @@ def show_line(line: LogLine, *, as_json: bool = False) -> None:
     if as_json:
         import json
 
-        click.echo(json.dumps(vars(line) if not hasattr(line, "__slots__") else _as_dict(line)))
+        click.echo(json.dumps(asdict(line)))
         return
     prefix = "" if line.rank is None else f"[{line.rank}] "
     if line.rank is not None and sys.stdout.isatty():
@@ -77,10 +79,13 @@ def show_line(line: LogLine, *, as_json: bool = False) -> None:
     click.echo(prefix + line.text)
 
 
-def _as_dict(line: LogLine) -> dict[str, object]:
-    from dataclasses import asdict
+def show_first_error(run: Run) -> None:
+    """The error that explains the end, after all other lines."""
+    from allranks.agent.summary import summary
 
-    return asdict(line)
+    last = run.last_attempt
+    if last is not None and (text := summary(last.path)):
+        click.echo(text, err=True)
 
 
 def say_end(status: RunStatus) -> None:

@@ -35,7 +35,8 @@ class Mpirun(Launcher):
     through_srun = False
 
     def words(self, plan: Plan, place: Place) -> Groups:
-        rank: list[Word] = place.rank() if plan.agent else self.bare()
+        options = self.agent_options(plan)
+        rank: list[Word] = place.rank(*options) if plan.agent else self.bare()
         start: list[Word] = [Raw('"${mpirun[@]}"')]
         if place is not SLURM:
             start = hydra(plan) if plan.job.mpi in HYDRA else ["mpirun", *LOCAL, "-np", _size(plan)]
@@ -43,6 +44,10 @@ class Mpirun(Launcher):
 
     def bare(self) -> list[Word]:
         return ["bash", "-c", RANK_NAMES, "rank"]
+
+    def agent_options(self, plan: Plan) -> list[Word]:
+        """hydra lets the other ranks run on when one exits with an error."""
+        return ["--peers"]
 
     def script_lines(self, plan: Plan) -> list[str]:
         """Open MPI must be told how to place ranks and what to carry along; hydra has other words."""

@@ -54,8 +54,8 @@ def keep_versions(plan: Plan, run: Run, python: str | None) -> None:
 
 
 def keep_allranks(run: Run) -> None:
-    """The package that submits goes along, so that nodes and containers need not install it."""
-    source = Path(allranks.__file__).parent
-    shutil.copytree(
-        source, run.path / "lib" / "allranks", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
-    )
+    """The package that submits goes along, so that nodes and containers need not install it.
+
+    With its compiled files: a thousand ranks that each compile it would notice.
+    """
+    shutil.copytree(Path(allranks.__file__).parent, run.path / "lib" / "allranks")

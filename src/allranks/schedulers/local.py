@@ -17,6 +17,7 @@ from types import FrameType
 from allranks.agent.processes import die_with
 from allranks.agent.summary import summary
 from allranks.agent.sweep import sweep
+from allranks.distributed.rendezvous import free_port
 from allranks.errors import MissingDependencyError
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
@@ -25,7 +26,6 @@ from allranks.runs.attempts import Attempt
 from allranks.runs.files import read_json, write_json
 from allranks.runs.folder import Run
 from allranks.schedulers.folder import keep_allranks, keep_code, make_run
-from allranks.world.rendezvous import free_port
 
 GRACE = 15.0
 """Seconds that a launcher has to end its ranks after it was told to."""

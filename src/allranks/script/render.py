@@ -236,8 +236,17 @@ def _end(plan: Plan) -> list[str]:
     if not _uses_agent(plan):
         return ['exit "$code"']
     summary = join([*_inside(plan), plan.python, "-m", "allranks.agent", "summary"])
+    agent_is_on = " && [[ $ALLRANKS_AGENT == on ]]" if _may_be_off(plan) else ""
     return [
+        f"if ((code != 0)){agent_is_on}; then  # show the first error, leave with its code",
+        f'  code=$({{ {summary} "$ALLRANKS_ATTEMPT_DIR" "$code" || echo "$code"; }} | tail -n 1)',
+        "fi",
         'TZ=UTC printf \'{"exit_code": %d, "end": "%(%FT%TZ)T"}\\n\' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"',
-        f'if ((code != 0)); then {summary} "$ALLRANKS_ATTEMPT_DIR" >&2 || true; fi',
         'exit "$code"',
     ]
+
+
+def _may_be_off(plan: Plan) -> bool:
+    """Whether the script asks if allranks is installed, and runs without it where it is not."""
+    launcher = LAUNCHERS[plan.launcher]
+    return launcher.wraps_ranks and launcher.through_srun and not _tasks_differ(plan)

@@ -6,7 +6,7 @@ wrong task counts, wrong CPUs, a foreign rendezvous. So the outer job's words ar
 
 Removed always:
     SLURM_* and SLURMD_*, but for the client's settings in ``KEPT``
-    SRUN_*, PMI*, PMIX_* (not PMIX_MCA_*), OMPI_* (not the user's OMPI_MCA_*), MPI_LOCAL*
+    SRUN_*, PMI*, PMIX_* (not PMIX_MCA_*), OMPI_* (not the user's OMPI_MCA_* and OMPI_ALLOW_*), MPI_LOCAL*
     the variables of a rank: RANK, WORLD_SIZE, MASTER_ADDR, TORCHELASTIC_*, TF_CONFIG …
     ALLRANKS_RUN_DIR, _ATTEMPT_DIR, _SESSION, _LAUNCHER, _BIND, _FRAMEWORK, _WORLD
 Removed inside a job or a rank only (elsewhere they are the user's own):
@@ -35,7 +35,7 @@ KEPT = frozenset(
 """Settings of the client. They say where the cluster is and how to print, nothing about a job."""
 
 _PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "PMI", "OMPI_", "MPI_LOCAL", "TORCHELASTIC_", "HYDI_")
-_SETTINGS = ("OMPI_MCA_", "PMIX_MCA_")
+_SETTINGS = ("OMPI_MCA_", "OMPI_ALLOW_", "PMIX_MCA_")
 _MPIRUN_MCA = tuple(
     f"OMPI_MCA_{word}" for word in ("ess_", "orte_", "plm_", "pmix_", "prte", "initial_wdir")
 )

@@ -68,8 +68,8 @@ export WORLD_SIZE=8 LOCAL_WORLD_SIZE=4
 # A log per rank, the first error last, CPUs near the GPUs.
 export ALLRANKS_LAUNCHER=mpirun ALLRANKS_BIND=auto
 export PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"
-rank=(python -m allranks.agent rank --)
-if ! python -c 'import allranks.agent' 2>/dev/null; then rank=(); fi
+rank=(python -m allranks.agent rank --peers --)
+if ! python -c 'import allranks.agent' 2>/dev/null; then rank=(bash -c 'export RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} LOCAL_RANK=${OMPI_COMM_WORLD_LOCAL_RANK:-$MPI_LOCALRANKID} NODE_RANK=$((${OMPI_COMM_WORLD_RANK:-$PMI_RANK} / LOCAL_WORLD_SIZE)); exec "$@"' rank); fi
 
 # --- Launch ------------------------------------------------------------------
 case $(mpirun --version) in
@@ -81,6 +81,8 @@ code=0
   "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME' || code=$?
 
 # --- End ---------------------------------------------------------------------
+if ((code != 0)); then  # show the first error, leave with its code
+  code=$({ python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" || echo "$code"; } | tail -n 1)
+fi
 TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
-if ((code != 0)); then python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" >&2 || true; fi
 exit "$code"

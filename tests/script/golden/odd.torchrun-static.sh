@@ -93,6 +93,8 @@ code=0
 srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 bash -c task || code=$?
 
 # --- End ---------------------------------------------------------------------
+if ((code != 0)) && [[ $ALLRANKS_AGENT == on ]]; then  # show the first error, leave with its code
+  code=$({ python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" || echo "$code"; } | tail -n 1)
+fi
 TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
-if ((code != 0)); then python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" >&2 || true; fi
 exit "$code"

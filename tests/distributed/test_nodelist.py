@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from allranks.distributed.nodelist import compress, expand, expand_counts
 from allranks.errors import UsageError
-from allranks.world.nodelist import compress, expand, expand_counts
 
 EXAMPLES = {
     "node1": ["node1"],

@@ -16,11 +16,11 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
+from allranks.distributed.detect import detect, launch_id
+from allranks.distributed.meeting import meet
+from allranks.distributed.model import World
+from allranks.distributed.rendezvous import format_endpoint, route_address
 from allranks.errors import MissingDependencyError, WorldError
-from allranks.world.detect import detect, launch_id
-from allranks.world.meeting import meet
-from allranks.world.model import World
-from allranks.world.rendezvous import format_endpoint, route_address
 
 _MEETING_SECONDS = 300.0
 _started: World | None = None

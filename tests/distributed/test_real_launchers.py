@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.world import free_port
+from allranks.distributed import free_port
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -126,8 +126,8 @@ def test_a_taken_port_and_a_foreign_store_are_passed_over():
     """The first candidate is held by a program that never answers, the second by another job."""
     import torch.distributed as dist
 
-    from allranks.world import detect
-    from allranks.world.rendezvous import candidate_ports
+    from allranks.distributed import detect
+    from allranks.distributed.rendezvous import candidate_ports
 
     ports = candidate_ports(detect(fake_step(0)).master_port)
     silent = socket.create_server(("127.0.0.1", ports[0]))
@@ -143,7 +143,7 @@ def test_a_taken_port_and_a_foreign_store_are_passed_over():
 
 
 def test_a_missing_rank_0_is_an_error_in_bounded_time():
-    code = "import allranks.world as w; w.init(timeout=3)"
+    code = "import allranks.distributed as w; w.init(timeout=3)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=fake_step(1), capture_output=True, text=True, timeout=60
     )
@@ -153,7 +153,7 @@ def test_a_missing_rank_0_is_an_error_in_bounded_time():
 
 
 def test_rank_0_names_the_ranks_that_did_not_come():
-    code = "import allranks.world as w; w.init(timeout=2)"
+    code = "import allranks.distributed as w; w.init(timeout=2)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=fake_step(0), capture_output=True, text=True, timeout=60
     )
@@ -172,7 +172,7 @@ def test_mpi_backend_that_is_not_built_in_is_named():
 
     if dist.is_mpi_available():
         pytest.skip("this PyTorch has MPI built in")
-    code = "import allranks.world as w; w.init('mpi')"
+    code = "import allranks.distributed as w; w.init('mpi')"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60
     )
@@ -180,5 +180,5 @@ def test_mpi_backend_that_is_not_built_in_is_named():
 
 
 def test_import_loads_no_torch():
-    code = "import sys, allranks.world; sys.exit('torch' in sys.modules)"
+    code = "import sys, allranks.distributed; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

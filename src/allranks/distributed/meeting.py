@@ -16,9 +16,9 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from allranks.distributed.model import World
+from allranks.distributed.rendezvous import candidate_ports, derived_port, format_endpoint
 from allranks.errors import WorldError
-from allranks.world.model import World
-from allranks.world.rendezvous import candidate_ports, derived_port, format_endpoint
 
 _ANSWER_SECONDS = 3.0
 _PAUSE_SECONDS = 0.1

@@ -3,8 +3,8 @@
 import pytest
 from launcher_variables import batch, contract, horovod, hydra, openmpi, salloc, step, torchrun
 
+from allranks.distributed import detect
 from allranks.errors import WorldError
-from allranks.world import detect
 
 ROWS = {
     "RANK exported by the batch script": (

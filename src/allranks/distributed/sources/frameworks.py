@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from allranks.distributed.model import Place
+from allranks.distributed.rendezvous import split_endpoint
+from allranks.distributed.variables import Env, given, number, required
 from allranks.errors import WorldError
-from allranks.world.model import Place
-from allranks.world.rendezvous import split_endpoint
-from allranks.world.variables import Env, given, number, required
 
 
 def read_horovod(env: Env) -> Place | None:

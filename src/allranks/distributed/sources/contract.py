@@ -1,7 +1,7 @@
 """RANK, WORLD_SIZE, LOCAL_RANK …: by torchrun, accelerate, deepspeed, our agent, or a user.
 
 `read` answers only where a launcher's own mark is beside them: then they are the innermost word.
-Without a mark they may as well be a batch script's export, and `allranks.world.detect` compares
+Without a mark they may as well be a batch script's export, and `allranks.distributed.detect` compares
 them first.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import socket
 
+from allranks.distributed.model import Place
+from allranks.distributed.sources import slurm
+from allranks.distributed.variables import Env, given, number, required
 from allranks.errors import WorldError
-from allranks.world.model import Place
-from allranks.world.sources import slurm
-from allranks.world.variables import Env, given, number, required
 
 FULL = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _OWN_ID = re.compile(r"(none|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?\Z")

@@ -6,9 +6,9 @@ ALLRANKS_WORLD=rank=5,world_size=8,local_world_size=4,master_addr=node1,master_p
 
 from __future__ import annotations
 
+from allranks.distributed.model import Place
+from allranks.distributed.variables import Env
 from allranks.errors import WorldError
-from allranks.world.model import Place
-from allranks.world.variables import Env
 
 NAME = "ALLRANKS_WORLD"
 _ALIASES = {"size": "world_size", "local_size": "local_world_size"}

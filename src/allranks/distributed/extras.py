@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from allranks.distributed.model import World
+from allranks.distributed.rendezvous import format_endpoint
 from allranks.errors import UsageError, WorldError
-from allranks.world.model import World
-from allranks.world.rendezvous import format_endpoint
 
 
 def framework_variables(

@@ -15,11 +15,10 @@ from __future__ import annotations
 import os
 import socket
 
-from allranks.errors import WorldError
-from allranks.world.model import Place, World
-from allranks.world.rendezvous import derived_port
-from allranks.world.sources import contract, frameworks, mpi, override, slurm
-from allranks.world.variables import (
+from allranks.distributed.model import Place, World
+from allranks.distributed.rendezvous import derived_port
+from allranks.distributed.sources import contract, frameworks, mpi, override, slurm
+from allranks.distributed.variables import (
     Env,
     given,
     hydra_proxy,
@@ -27,6 +26,7 @@ from allranks.world.variables import (
     private_devices,
     visible_devices,
 )
+from allranks.errors import WorldError
 
 _OUTER = (frameworks.read_horovod, mpi.read, frameworks.read_tensorflow, slurm.read)
 

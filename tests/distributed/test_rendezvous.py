@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from allranks.errors import WorldError
-from allranks.world import (
+from allranks.distributed import (
     derived_port,
     detect,
     format_endpoint,
@@ -16,7 +15,8 @@ from allranks.world import (
     route_address,
     split_endpoint,
 )
-from allranks.world.rendezvous import FIRST_PORT, LAST_PORT, candidate_ports
+from allranks.distributed.rendezvous import FIRST_PORT, LAST_PORT, candidate_ports
+from allranks.errors import WorldError
 
 
 def test_ports_are_derived_and_spread():

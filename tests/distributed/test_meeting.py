@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 
-from allranks.world import meeting
+from allranks.distributed import meeting
 
 
 def greeter(size):

@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 
-import allranks.world as aw
+import allranks.distributed as aw
 
 warnings.simplefilter("ignore")
 before = aw.world()

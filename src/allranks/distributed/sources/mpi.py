@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from allranks.distributed.model import Place
+from allranks.distributed.nodelist import expand
+from allranks.distributed.variables import Env, given, number, parsed, required
 from allranks.errors import WorldError
-from allranks.world.model import Place
-from allranks.world.nodelist import expand
-from allranks.world.variables import Env, given, number, parsed, required
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from allranks.distributed.model import Place
+from allranks.distributed.nodelist import expand, expand_counts
+from allranks.distributed.variables import Env, number, parsed, required
 from allranks.errors import WorldError
-from allranks.world.model import Place
-from allranks.world.nodelist import expand, expand_counts
-from allranks.world.variables import Env, number, parsed, required
 
 _SPECIAL = 0xFFFFFFF0
 """Slurm's step ids above this are no steps: batch script (-5), salloc's interactive step (-6), …"""

@@ -1,0 +1,34 @@
+"""Which process am I, and how do I reach the others? torch is imported inside `init` only.
+
+Names are loaded when they are used: the agent starts once per rank and needs a few of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from allranks.distributed.detect import detect as detect
+    from allranks.distributed.extras import framework_variables as framework_variables
+    from allranks.distributed.model import World as World
+    from allranks.distributed.process_group import init as init
+    from allranks.distributed.process_group import shutdown as shutdown
+    from allranks.distributed.process_group import world as world
+
+_HOMES = {
+    "World": "model",
+    "detect": "detect",
+    "framework_variables": "extras",
+    "init": "process_group",
+    "shutdown": "process_group",
+    "world": "process_group",
+}
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -50,6 +50,20 @@ def test_a_rank_killed_by_a_signal(rig: Rig, mode: str) -> None:
     assert record["traceback"] == "last words"
 
 
+def test_a_stop_that_reaches_the_ranks_before_the_agent_is_no_failure(rig: Rig, mode: str) -> None:
+    """Slurm signals every process of a step, in any order."""
+    path = rig.script("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)")
+    agent = rig.start_ranks(mode, 2, path)
+    logs = [rig.attempt / "ranks" / f"rank-{rank:05d}.log" for rank in (0, 1)]
+    assert wait_for(lambda: all(log.exists() and log.read_text().strip() for log in logs))
+    for pid in (int(rig.said(0)[0]), int(rig.said(1)[0]), agent.pid):
+        os.kill(pid, signal.SIGTERM)
+        time.sleep(0.02)
+    agent.communicate(timeout=30)
+    assert agent.returncode == 143
+    assert not list((rig.attempt / "failures").glob("*"))
+
+
 WORKERS = """
     import multiprocessing, os, subprocess, time
     def work():

@@ -68,17 +68,16 @@ def test_the_command_is_alone_and_its_code_comes_back(root: Path) -> None:
     assert str(root) not in Path("/proc/self/mountinfo").read_text()
 
 
-def test_the_cluster_tests_pass(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest_words = ["-q", "-m", "slurm", "-k", LEFT_OUT, "-p", "no:cacheprovider", *TESTS]
-    done = slurm_root(
-        "run", root, "--", sys.executable, "-m", "pytest", *pytest_words, timeout=1200
-    )
+@pytest.mark.parametrize("tests", TESTS)
+def test_the_cluster_tests_pass(tests: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-q", "-m", "slurm", "-k", LEFT_OUT, "-p", "no:cacheprovider", tests]
+    done = slurm_root("run", root, "--", sys.executable, "-m", "pytest", *words, timeout=1200)
     tail = "\n".join(done.stdout.splitlines()[-150:])
     assert done.returncode == 0, tail
     passed, skipped = (counted(word, tail) for word in ("passed", "skipped"))
     assert passed, tail
     with capsys.disabled():
-        print(f"\nSlurm {version_in(root)}: {passed} passed, {skipped} skipped")
+        print(f"\nSlurm {version_in(root)}: {passed} passed, {skipped} skipped of {tests}")
 
 
 def counted(word: str, text: str) -> int:

@@ -45,7 +45,7 @@ def _summary(options: Options) -> int:
 def _horovod_server(options: Options) -> int:
     from allranks.agent.horovod import serve
 
-    serve(options.port)
+    serve(options.host, options.port)
     return 0
 
 

@@ -41,7 +41,7 @@ class _Table(BaseHTTPRequestHandler):
         """Not a word: hundreds of requests would drown the job's own lines."""
 
 
-def serve(port: int) -> None:
+def serve(host: str, port: int) -> None:
     """Serve until the job script ends us."""
-    with ThreadingHTTPServer(("", port), _Table) as server:
+    with ThreadingHTTPServer((host, port), _Table) as server:
         server.serve_forever()

@@ -13,7 +13,7 @@ USAGE = """\
 python -m allranks.agent ranks --nprocs N [options] -- COMMAND   start and watch a node's ranks
 python -m allranks.agent rank [options] -- COMMAND               watch the one rank that this is
 python -m allranks.agent summary ATTEMPT_DIR [EXIT_CODE]         print the first error of it
-python -m allranks.agent horovod-server --port N                 let Horovod's ranks meet"""
+python -m allranks.agent horovod-server --host A --port N        let Horovod's ranks meet"""
 
 
 class Options(NamedTuple):
@@ -36,6 +36,7 @@ class Options(NamedTuple):
     """End when another rank of the attempt has failed, for launchers that do not see to it."""
     attempt: str | None = None
     exit_code: int | None = None
+    host: str = ""
     port: int = 0
 
 
@@ -46,7 +47,7 @@ def read_options(arguments: Sequence[str]) -> Options:
     if found.verb == "summary":
         return Options("summary", attempt=found.attempt, exit_code=found.exit_code)
     if found.verb == "horovod-server":
-        return Options("horovod-server", port=found.port)
+        return Options("horovod-server", host=found.host, port=found.port)
     if not command:
         raise UsageError(f"No command to run. Write it after --, like this:\n{USAGE}")
     _check_show(found.show)
@@ -133,5 +134,6 @@ def _parser() -> argparse.ArgumentParser:
         "exit_code", nargs="?", type=int, help="print the first error's, else this"
     )
     server = verbs.add_parser("horovod-server", help="let Horovod's ranks find each other")
+    server.add_argument("--host", required=True, help="the address to listen on, and no other")
     server.add_argument("--port", type=int, required=True)
     return parser

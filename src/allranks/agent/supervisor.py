@@ -7,6 +7,7 @@ descriptor, and every wait has a deadline once the ranks have been told to end.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import time
@@ -29,6 +30,7 @@ _READ = 1 << 18
 # One stop may reach us twice at once: Slurm signals every process of a step, and torchrun then
 # passes the signal on as well. Only a later one means that somebody lost patience.
 _SAME_STOP = 1.0
+_SAME_SIGNAL = 0.2
 _LAST_OUTPUT = 5.0
 _LOOK = 1.0
 
@@ -197,6 +199,16 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Every process that has ended: ranks, and orphans that became ours."""
+        ended = self._collect()
+        if self._stopped is None and any(-code in STOPPING for _, code in ended):
+            self._wait_for_the_same_signal()
+            ended += self._collect()
+        for child, _ in ended:
+            for pipe in self._pipes[child.pid]:
+                self._drain(pipe)
+        self._judge([(child, code) for child, code in ended if code != 0])
+
+    def _collect(self) -> list[tuple[Child, int]]:
         ended = []
         while True:
             try:
@@ -207,10 +219,16 @@ class Supervisor:
                 break
             if child := self._alive.pop(pid, None):
                 ended.append((child, os.waitstatus_to_exitcode(status)))
-        for child, _ in ended:
-            for pipe in self._pipes[child.pid]:
-                self._drain(pipe)
-        self._judge([(child, code) for child, code in ended if code != 0])
+        return ended
+
+    def _wait_for_the_same_signal(self) -> None:
+        """Slurm signals every process of a step; a rank may get it, and be dead, before we do."""
+        until = time.monotonic() + _SAME_SIGNAL
+        while self._stopped is None and (left := until - time.monotonic()) > 0:
+            select.select([self._signals], [], [], left)
+            for caught in read_signals(self._signals):
+                if caught.number != signal.SIGCHLD:  # the caller looks for those itself
+                    self._handle(caught)
 
     def _judge(self, ended: list[tuple[Child, int]]) -> None:
         """Ranks that ended badly; of several at once the one with the earliest error first."""

@@ -51,4 +51,4 @@ def _across(parameters: dict[str, Any], allocation: Any) -> int:
 
 
 def _say_where(folder: Any) -> None:
-    click.echo(f"run folder: {folder.path}   logs: allranks logs {folder.id}", err=True)
+    click.echo(f"run folder  {folder.path}\nlogs        allranks logs {folder.id}", err=True)

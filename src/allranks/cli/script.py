@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -25,7 +26,8 @@ def script(**parameters: Any) -> None:
     from allranks.script import render
 
     plan = make_plan(parameters, "slurm")
-    text = render(plan, made_by=made_by(), run_dir=parameters["run_dir"])
+    run_dir = parameters["run_dir"]
+    text = render(plan, made_by=made_by(), run_dir=os.path.abspath(run_dir) if run_dir else None)  # noqa: PTH100
     if parameters["as_json"]:
         import json
 

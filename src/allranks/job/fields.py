@@ -243,7 +243,7 @@ class Job:
 
     runs: str | None = _run("Folder that holds the runs [default: runs].", metavar="DIR")
     snapshot: str | None = _run(
-        "Keep the code: copy, reference or off [default: copy].",
+        "Keep the code: copy, reference or off [default: copy; for run, reference].",
         parse=parse.one_of("copy", "reference", "off"),
         metavar="MODE",
     )

@@ -78,6 +78,13 @@ class Plan:
         return [self.python, *self.training] if self.is_python else self.training
 
     @property
+    def accelerate_needs_cpu(self) -> bool:
+        """Without GPUs Accelerate takes every rank for a world of its own unless it is told."""
+        modules = self.imports.modules if self.imports else frozenset()
+        uses_it = self.launcher == "accelerate" or modules & {"accelerate", "transformers"}
+        return bool(uses_it) and not self.shape.gpus_per_node.count
+
+    @property
     def gpu_vendor(self) -> str:
         """Whose GPUs the nodes have."""
         if self.site is not None:

@@ -26,10 +26,12 @@ class Horovod(Srun):
         return [["horovodrun", *size], list(plan.job.launcher_args), [*place.rank(), *plan.command]]
 
     def script_lines(self, plan: Plan) -> list[str]:
+        inside = "inside " if plan.job.container and plan.job.container_runtime != "pyxis" else ""
         return [
             "# Horovod's ranks find each other through a small server on the first node.",
             "export HOROVOD_GLOO_RENDEZVOUS_ADDR=$MASTER_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT=$((MASTER_PORT + 1))",
-            f'{quote(plan.python)} -m allranks.agent horovod-server --port "$HOROVOD_GLOO_RENDEZVOUS_PORT" &',
+            f"{inside}{quote(plan.python)} -m allranks.agent horovod-server \\",
+            '  --host "$MASTER_ADDR" --port "$HOROVOD_GLOO_RENDEZVOUS_PORT" &',
             "horovod_server=$!",
             "trap 'kill \"$horovod_server\"' EXIT",
         ]

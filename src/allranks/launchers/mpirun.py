@@ -16,7 +16,10 @@ EXPORTED = (
 )  # fmt: skip
 """What Open MPI must be told to carry to other nodes; hydra carries everything."""
 
-OURS = ("ALLRANKS_RUN_DIR", "ALLRANKS_ATTEMPT_DIR", "ALLRANKS_LAUNCHER", "ALLRANKS_BIND")
+OURS = (
+    "ALLRANKS_RUN_DIR", "ALLRANKS_ATTEMPT_DIR", "ALLRANKS_LAUNCHER", "ALLRANKS_BIND",
+    "ALLRANKS_FRAMEWORK",
+)  # fmt: skip
 
 # mpirun gives MPI's names for ranks; training scripts read torch's.
 RANK_NAMES = (
@@ -54,22 +57,27 @@ class Mpirun(Launcher):
         if plan.job.mpi in HYDRA:
             return [f"mpirun=({join(hydra(plan))})"]
         if plan.job.mpi == "openmpi":
-            return [f"mpirun=({join(open_mpi(plan))})"]
+            return open_mpi(plan)
         return [
-            "case $(mpirun --version) in",
-            f'  *"Open MPI"*) mpirun=({join(open_mpi(plan))}) ;;',
-            f"  *) mpirun=({join(hydra(plan))}) ;;  # MPICH and Intel MPI",
-            "esac",
+            'if [[ $(mpirun --version) == *"Open MPI"* ]]; then',
+            *(f"  {line}" for line in open_mpi(plan)),
+            "else  # MPICH and Intel MPI",
+            f"  mpirun=({join(hydra(plan))})",
+            "fi",
         ]
 
 
-def open_mpi(plan: Plan) -> list[Word]:
-    """The start of Open MPI's command inside an allocation."""
+def open_mpi(plan: Plan) -> list[str]:
+    """Open MPI's command inside an allocation; it warns about variables that are not set."""
     placing = f"ppr:{plan.shape.ranks_per_node}:node"
-    ours = (*OURS, *(["ALLRANKS_FRAMEWORK"] if plan.framework not in (None, "torch") else []))
-    names = dict.fromkeys((*EXPORTED, *(ours if plan.agent else ()), *plan.job.env))
-    exports = [word for name in names for word in ("-x", name)]
-    return ["mpirun", "-np", _size(plan), "--map-by", placing, "--bind-to", "none", *exports]
+    start = join(["mpirun", "-np", _size(plan), "--map-by", placing, "--bind-to", "none"])
+    names = dict.fromkeys((*EXPORTED, *(OURS if plan.agent else ()), *plan.job.env))
+    return [
+        f"mpirun=({start})",
+        f"for name in {join(names)}; do",
+        '  if [[ -v $name ]]; then mpirun+=(-x "$name"); fi',
+        "done",
+    ]
 
 
 def hydra(plan: Plan) -> list[Word]:

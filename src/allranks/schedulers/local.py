@@ -105,6 +105,8 @@ def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[s
         "ALLRANKS_SESSION": session,
         "ALLRANKS_BIND": plan.job.bind or "auto",
     }
+    if plan.accelerate_needs_cpu:
+        env.setdefault("ACCELERATE_USE_CPU", "true")
     if "OMP_NUM_THREADS" not in env:
         cpus = len(os.sched_getaffinity(0))
         env["OMP_NUM_THREADS"] = str(max(1, cpus // plan.shape.ranks_per_node))

@@ -31,6 +31,7 @@ class Submitted:
 
 def submit_plan(plan: Plan, *, made_by: str, python: str | None) -> Submitted:
     """Run folder, script, checks, sbatch."""
+    check_syntax(render(plan))
     run = make_run(plan, "slurm")
     plan, snapshot = keep_code(plan, run, "copy")
     if plan.agent:
@@ -38,7 +39,6 @@ def submit_plan(plan: Plan, *, made_by: str, python: str | None) -> Submitted:
     keep_versions(plan, run, python)
     script = run.path / "job.sh"
     write_text(script, render(plan, made_by=made_by, run_dir=str(run.path)))
-    check_syntax(script.read_text())
     job_id = submit(script, cwd=plan.job.chdir)
     return Submitted(run.add_job_id(job_id), job_id, snapshot)
 
@@ -105,8 +105,7 @@ def start_in_allocation(plan: Plan) -> tuple[Run, int]:
     if plan.agent:
         keep_allranks(run)
     script = run.path / "job.sh"
-    write_text(script, "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path))]) + "\n")
-    check_syntax(script.read_text())
+    write_text(script, "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path), inside=True)]) + "\n")
     process = subprocess.Popen(["bash", str(script)])
     code = Watch(process).wait()
     return run, code if code >= 0 else 128 - code

@@ -65,7 +65,9 @@ def _status(run: Run, known: dict[str, JobStatus], silence: str) -> RunStatus:
     if job is None or job.state is State.UNKNOWN:
         why = folder.why or (silence if run.job_ids and not _settled(run) else "")
         return RunStatus(**{**vars(folder), "why": why})
-    why = pending_reason_text(job.reason) if job.state is State.PENDING else folder.why
+    why = folder.why if folder.attempts else ""
+    if job.state is State.PENDING:
+        why = pending_reason_text(job.reason)
     return RunStatus(
         run,
         job.state,

@@ -18,7 +18,7 @@ from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, SLURM
 from allranks.script.binding import agent_binding, srun_binding
 from allranks.script.directives import directive_lines
-from allranks.script.rendezvous import rendezvous_lines, task_lines
+from allranks.script.rendezvous import INTERFACE, rendezvous_lines, task_lines
 from allranks.shell import Raw, Word, fold, join, quote
 
 OWN_FOLDER = '"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
@@ -37,15 +37,15 @@ def render(plan: Plan, *, made_by: str = "", run_dir: str | None = None) -> str:
     return "\n".join([*head, *SHELLCHECK, "set -eo pipefail", *body_lines(plan, run_dir)]) + "\n"
 
 
-def body_lines(plan: Plan, run_dir: str | None) -> list[str]:
-    """The script without directives, as ``run`` starts it inside an allocation."""
+def body_lines(plan: Plan, run_dir: str | None, *, inside: bool = False) -> list[str]:
+    """The script without directives; ``inside`` an allocation is how ``run`` starts it."""
     parts = {
         "Folder": _folder(plan, run_dir),
         "Environment": _environment(plan),
         "Rendezvous": rendezvous_lines(plan),
         "allranks on the nodes": _agent(plan),
         "What every task runs": _task(plan),
-        "Launch": _launch(plan),
+        "Launch": _launch(plan, inside),
         "End": _end(plan),
     }
     lines: list[str] = []
@@ -72,10 +72,14 @@ def _folder(plan: Plan, run_dir: str | None) -> list[str]:
     return [
         *lines,
         f"export ALLRANKS_RUN_DIR={quote(run_dir) if run_dir else OWN_FOLDER}",
-        "attempt=1",
-        "while [[ -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; do attempt=$((attempt + 1)); done",
+        'mkdir -p "$ALLRANKS_RUN_DIR/attempts"',
+        "attempt=1  # mkdir decides between array tasks that start at the same time",
+        'until mkdir "$ALLRANKS_RUN_DIR/attempts/$attempt" 2>/dev/null; do',
+        "  if [[ ! -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; then break; fi  # it says why below",
+        "  attempt=$((attempt + 1))",
+        "done",
         "export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt",
-        'mkdir -p "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"',
+        'mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"',
         f"TZ=UTC printf '{_ATTEMPT}\\n' \\",
         f'  "$attempt" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {plan.launcher} "$SLURM_JOB_NODELIST" -1 \\',
         '  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"',
@@ -92,6 +96,8 @@ def _environment(plan: Plan) -> list[str]:
     job = plan.job
     lines = setup_lines(job) if not _set_up_in_task(plan) else []
     lines += variable_lines(job)
+    if plan.accelerate_needs_cpu:
+        lines.append("export ACCELERATE_USE_CPU=true  # else each rank would train alone")
     if "OMP_NUM_THREADS" not in job.env:
         lines.append(f"export OMP_NUM_THREADS={_threads(plan)}")
     if words := _container(plan):
@@ -192,14 +198,15 @@ def _task(plan: Plan) -> list[str]:
     return ["task() {", *(f"  {line}" for line in lines), f"  {command}", "}", "export -f task"]
 
 
-def _launch(plan: Plan) -> list[str]:
+def _launch(plan: Plan, inside: bool) -> list[str]:
     launcher = LAUNCHERS[plan.launcher]
     if launcher.through_srun:
-        command = join([*_srun(plan), "bash", "-c", "task"])
+        command = join([*_srun(plan, inside), "bash", "-c", "task"])
     else:
         start, *rest = launcher.words(plan, SLURM)
         command = fold([start, *rest[:-1], [*_container(plan), *rest[-1]]])
-    lines = [*launcher.script_lines(plan), "code=0"]
+    network = [] if launcher.through_srun or plan.shape.nodes == 1 else INTERFACE
+    lines = [*network, *launcher.script_lines(plan), "code=0"]
     options, _, signal = (plan.job.signal or "").rpartition(":")
     if "B" not in options:
         return [*lines, f"{command} || code=$?"]
@@ -214,13 +221,13 @@ def _launch(plan: Plan) -> list[str]:
     ]
 
 
-def _srun(plan: Plan) -> list[Word]:
+def _srun(plan: Plan, inside: bool) -> list[Word]:
     job, shape = plan.job, plan.shape
     words: list[Word] = ["srun", "--kill-on-bad-exit=1", "--export=ALL"]
-    if shape.cpus_per_task:
-        words.append(
-            f"--cpus-per-task={shape.cpus_per_task}"
-        )  # Slurm 22.05 to 23.02 inherit it not
+    if inside:  # the allocation may have been asked for with other numbers
+        words += [f"--nodes={shape.nodes}", f"--ntasks-per-node={shape.tasks_per_node}"]
+    if shape.cpus_per_task:  # Slurm 22.05 to 23.02 does not inherit it
+        words.append(f"--cpus-per-task={shape.cpus_per_task}")
     if shape.tasks_per_node > 1:
         words.append(f"--distribution={job.distribution or 'block'}")
     words += srun_binding(plan)
@@ -239,7 +246,8 @@ def _end(plan: Plan) -> list[str]:
     agent_is_on = " && [[ $ALLRANKS_AGENT == on ]]" if _may_be_off(plan) else ""
     return [
         f"if ((code != 0)){agent_is_on}; then  # show the first error, leave with its code",
-        f'  code=$({{ {summary} "$ALLRANKS_ATTEMPT_DIR" "$code" || echo "$code"; }} | tail -n 1)',
+        f'  first=$({summary} "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true',
+        "  if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi",
         "fi",
         'TZ=UTC printf \'{"exit_code": %d, "end": "%(%FT%TZ)T"}\\n\' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"',
         'exit "$code"',

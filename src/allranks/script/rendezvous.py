@@ -48,6 +48,7 @@ def _several_nodes(plan: Plan) -> list[str]:
         '  echo "No address could be found on $head for the other nodes to meet on." >&2',
         "  exit 1",
         "fi",
+        *([f"MASTER_PORT={plan.job.port}  # as it was asked for"] if plan.job.port else []),
         "export interface endpoint=$MASTER_ADDR:$MASTER_PORT",
         "if [[ $MASTER_ADDR == *:* ]]; then endpoint=[$MASTER_ADDR]:$MASTER_PORT; fi  # IPv6",
     ]
@@ -94,6 +95,15 @@ def _head(plan: Plan) -> list[str]:
     ]
 
 
+INTERFACE = [
+    "if [[ -n $interface && -e /sys/class/net/$interface ]]; then",
+    "  export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}",
+    "  export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}",
+    "fi",
+]
+"""The network interface that leads to the head node, unless the user or the site names others."""
+
+
 def task_lines(plan: Plan) -> list[str]:
     """What every task does about the network: its node's rank and interface."""
     if plan.shape.nodes == 1:
@@ -101,10 +111,4 @@ def task_lines(plan: Plan) -> list[str]:
     rank = "$SLURM_NODEID"
     if plan.job.head:
         rank = f"$(((SLURM_NODEID - head_index + {plan.shape.nodes}) % {plan.shape.nodes}))"
-    return [
-        f"export NODE_RANK={rank}",
-        "if [[ -n $interface && -e /sys/class/net/$interface ]]; then",
-        "  export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}",
-        "  export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}",
-        "fi",
-    ]
+    return [f"export NODE_RANK={rank}", *INTERFACE]

@@ -17,10 +17,14 @@ set -eo pipefail
 
 # --- Folder ------------------------------------------------------------------
 export ALLRANKS_RUN_DIR="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
-attempt=1
-while [[ -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; do attempt=$((attempt + 1)); done
+mkdir -p "$ALLRANKS_RUN_DIR/attempts"
+attempt=1  # mkdir decides between array tasks that start at the same time
+until mkdir "$ALLRANKS_RUN_DIR/attempts/$attempt" 2>/dev/null; do
+  if [[ ! -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; then break; fi  # it says why below
+  attempt=$((attempt + 1))
+done
 export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt
-mkdir -p "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
+mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
 TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "start": "%(%FT%TZ)T"}\n' \
   "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" mpirun "$SLURM_JOB_NODELIST" -1 \
   >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
@@ -76,10 +80,18 @@ rank=(python -m allranks.agent rank --peers --)
 if ! inside python -c 'import allranks.agent' 2>/dev/null; then rank=(bash -c 'export RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} LOCAL_RANK=${OMPI_COMM_WORLD_LOCAL_RANK:-$MPI_LOCALRANKID} NODE_RANK=$((${OMPI_COMM_WORLD_RANK:-$PMI_RANK} / LOCAL_WORLD_SIZE)); exec "$@"' rank); fi
 
 # --- Launch ------------------------------------------------------------------
-case $(mpirun --version) in
-  *"Open MPI"*) mpirun=(mpirun -np 8 --map-by ppr:4:node --bind-to none -x PATH -x LD_LIBRARY_PATH -x PYTHONPATH -x MASTER_ADDR -x MASTER_PORT -x WORLD_SIZE -x LOCAL_WORLD_SIZE -x OMP_NUM_THREADS -x NCCL_SOCKET_IFNAME -x GLOO_SOCKET_IFNAME -x ALLRANKS_RUN_DIR -x ALLRANKS_ATTEMPT_DIR -x ALLRANKS_LAUNCHER -x ALLRANKS_BIND) ;;
-  *) mpirun=(mpirun -n 8 -ppn 4) ;;  # MPICH and Intel MPI
-esac
+if [[ -n $interface && -e /sys/class/net/$interface ]]; then
+  export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
+  export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
+fi
+if [[ $(mpirun --version) == *"Open MPI"* ]]; then
+  mpirun=(mpirun -np 8 --map-by ppr:4:node --bind-to none)
+  for name in PATH LD_LIBRARY_PATH PYTHONPATH MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_WORLD_SIZE OMP_NUM_THREADS NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME ALLRANKS_RUN_DIR ALLRANKS_ATTEMPT_DIR ALLRANKS_LAUNCHER ALLRANKS_BIND ALLRANKS_FRAMEWORK; do
+    if [[ -v $name ]]; then mpirun+=(-x "$name"); fi
+  done
+else  # MPICH and Intel MPI
+  mpirun=(mpirun -n 8 -ppn 4)
+fi
 code=0
 "${mpirun[@]}" \
   apptainer exec --nv --bind "$ALLRANKS_RUN_DIR" --bind /data --bind /scratch:/mnt/scratch:ro '/images/torch 2.sif' bash -c 'set -e

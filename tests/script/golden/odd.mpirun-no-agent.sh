@@ -52,10 +52,18 @@ export MASTER_ADDR MASTER_PORT
 export WORLD_SIZE=8 LOCAL_WORLD_SIZE=4
 
 # --- Launch ------------------------------------------------------------------
-case $(mpirun --version) in
-  *"Open MPI"*) mpirun=(mpirun -np 8 --map-by ppr:4:node --bind-to none -x PATH -x LD_LIBRARY_PATH -x PYTHONPATH -x MASTER_ADDR -x MASTER_PORT -x WORLD_SIZE -x LOCAL_WORLD_SIZE -x OMP_NUM_THREADS -x NCCL_SOCKET_IFNAME -x GLOO_SOCKET_IFNAME) ;;
-  *) mpirun=(mpirun -n 8 -ppn 4) ;;  # MPICH and Intel MPI
-esac
+if [[ -n $interface && -e /sys/class/net/$interface ]]; then
+  export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
+  export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
+fi
+if [[ $(mpirun --version) == *"Open MPI"* ]]; then
+  mpirun=(mpirun -np 8 --map-by ppr:4:node --bind-to none)
+  for name in PATH LD_LIBRARY_PATH PYTHONPATH MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_WORLD_SIZE OMP_NUM_THREADS NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME; do
+    if [[ -v $name ]]; then mpirun+=(-x "$name"); fi
+  done
+else  # MPICH and Intel MPI
+  mpirun=(mpirun -n 8 -ppn 4)
+fi
 code=0
 "${mpirun[@]}" \
   bash -c 'export RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} LOCAL_RANK=${OMPI_COMM_WORLD_LOCAL_RANK:-$MPI_LOCALRANKID} NODE_RANK=$((${OMPI_COMM_WORLD_RANK:-$PMI_RANK} / LOCAL_WORLD_SIZE)); exec "$@"' rank python train.py --lr 0.1 --title 'it'"'"'s $HOME' || code=$?

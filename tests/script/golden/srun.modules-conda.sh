@@ -17,10 +17,14 @@ set -eo pipefail
 
 # --- Folder ------------------------------------------------------------------
 export ALLRANKS_RUN_DIR="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
-attempt=1
-while [[ -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; do attempt=$((attempt + 1)); done
+mkdir -p "$ALLRANKS_RUN_DIR/attempts"
+attempt=1  # mkdir decides between array tasks that start at the same time
+until mkdir "$ALLRANKS_RUN_DIR/attempts/$attempt" 2>/dev/null; do
+  if [[ ! -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; then break; fi  # it says why below
+  attempt=$((attempt + 1))
+done
 export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt
-mkdir -p "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
+mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
 TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "start": "%(%FT%TZ)T"}\n' \
   "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" srun "$SLURM_JOB_NODELIST" -1 \
   >"$ALLRANKS_ATTEMPT_DIR/attempt.json"

@@ -1,0 +1,85 @@
+"""Small files that survive a kill at any moment: written whole or not at all, read tolerantly."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put the text there in one step: a reader sees the old file or the new one, never a part."""
+    write_bytes(path, text.encode("utf-8", "surrogateescape"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """As write_text. The temporary file lies beside it: a rename must not cross file systems."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """A JSON object, indented: people read these files too."""
+    write_text(path, json.dumps(content, indent=2, default=str) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in the file; empty when it is missing, half-written or something else."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def now() -> str:
+    """The time as the run folder writes it: UTC, ISO 8601, microseconds, ``Z``."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_stamp(text: object) -> datetime | None:
+    """The time of a stamp, or None. Python 3.10 does not read a ``Z`` by itself."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text.removesuffix("Z") + "+00:00" * text.endswith("Z"))
+    except ValueError:
+        return None
+
+
+def integer(value: object) -> int | None:
+    """The number in a JSON value, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def strings(value: object) -> list[str]:
+    """The list of texts in a JSON value; empty when it is no list."""
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
+def _umask() -> int:
+    """Read from /proc: asking the system means setting it, which other threads would notice."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0o022

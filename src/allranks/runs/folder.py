@@ -1,0 +1,159 @@
+"""A run: one folder that holds all of one job."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from allranks.errors import RunNotFoundError
+from allranks.runs.attempts import Attempt, attempt_numbers, make_attempt
+from allranks.runs.files import now, parse_stamp, read_json, strings, write_json
+from allranks.runs.registry import register
+
+_UNSAFE = re.compile(r"[^\w.+=@-]+", re.UNICODE)
+_FOLDER = re.compile(r"^(?P<name>.+?)-(?P<stamp>\d{8}-\d{6})(?:-(?P<copy>\d+))?$")
+_SIGNS = ("run.json", "job.sh", "job.toml", "plan.json", "attempts")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder and what ``run.json`` says of it."""
+
+    path: Path
+    name: str
+    id: str
+    """The folder's name: the name and the time, unique among its neighbours."""
+    created: datetime | None = None
+    scheduler: str = ""
+    job_ids: list[str] = field(default_factory=list)
+    """Every Slurm job of this run, the latest last."""
+    cwd: str = ""
+    command: list[str] = field(default_factory=list)
+
+    @classmethod
+    def create(
+        cls, root: Path, name: str, *, scheduler: str, cwd: str | Path, command: Sequence[str]
+    ) -> Run:
+        """Make ``<root>/<name>-<stamp>``, or with ``-2`` … when two come in the same second."""
+        path = _make_folder(Path(root).absolute(), safe_name(name))
+        about = {
+            "name": name,
+            "id": path.name,
+            "created": now(),
+            "scheduler": scheduler,
+            "job_ids": [],
+            "cwd": str(cwd),
+            "command": list(command),
+        }
+        write_json(path / "run.json", about)
+        run = cls.open(path)
+        register(run.path, run.name)
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """Read a run folder. Only a folder without any sign of a run is refused."""
+        folder = Path(path).absolute()
+        if not any((folder / sign).exists() for sign in _SIGNS):
+            raise RunNotFoundError(
+                f"{folder} is not a run folder: it has no run.json.\nList the runs: allranks ps"
+            )
+        about = read_json(folder / "run.json")
+        name, stamp = split_id(folder.name)
+        return cls(
+            path=folder,
+            name=str(about.get("name") or name),
+            id=folder.name,
+            created=parse_stamp(about.get("created")) or _local_time(stamp),
+            scheduler=str(about.get("scheduler") or ""),
+            job_ids=strings(about.get("job_ids")),
+            cwd=str(about.get("cwd") or ""),
+            command=strings(about.get("command")),
+        )
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The lives of this run so far, in order."""
+        folder = self.path / "attempts"
+        return [Attempt.open(folder / str(number)) for number in attempt_numbers(folder)]
+
+    @property
+    def last_attempt(self) -> Attempt | None:
+        """The present life, or the one that ended last."""
+        folder = self.path / "attempts"
+        numbers = attempt_numbers(folder)
+        return Attempt.open(folder / str(numbers[-1])) if numbers else None
+
+    def new_attempt(
+        self,
+        *,
+        scheduler: str | None = None,
+        job_id: str = "",
+        restart: int = 0,
+        launcher: str = "",
+        hosts: Sequence[str] = (),
+    ) -> Attempt:
+        """Begin a life: its folder and ``attempt.json``."""
+        about = {
+            "scheduler": self.scheduler if scheduler is None else scheduler,
+            "job_id": job_id,
+            "restart": restart,
+            "launcher": launcher,
+            "hosts": list(hosts),
+            "start": now(),
+        }
+        return make_attempt(self.path / "attempts", about)
+
+    def add_job_id(self, job_id: str) -> Run:
+        """Note a Slurm job, here and in the index, so that verbs find the run by it."""
+        about = read_json(self.path / "run.json") or {"name": self.name, "id": self.id}
+        known = strings(about.get("job_ids"))
+        if job_id not in known:
+            write_json(self.path / "run.json", about | {"job_ids": [*known, job_id]})
+            register(self.path, self.name, job_id)
+        return Run.open(self.path)
+
+    def remove(self) -> None:
+        """Delete the folder. The index notices by itself."""
+        shutil.rmtree(self.path)
+
+
+def safe_name(name: str) -> str:
+    """A name that every file system takes and that still reads as what was written."""
+    safe = _UNSAFE.sub("-", name).strip("-.")
+    return safe.encode()[:100].decode(errors="ignore") or "run"
+
+
+def split_id(folder: str) -> tuple[str, str]:
+    """The name and the sortable stamp in a folder's name; the stamp is empty when there is none."""
+    if match := _FOLDER.match(folder):
+        return match["name"], f"{match['stamp']}-{int(match['copy'] or 1):06}"
+    return folder, ""
+
+
+def _make_folder(root: Path, name: str) -> Path:
+    if not root.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        # Keeps runs out of git and out of the next snapshot without touching the user's .gitignore.
+        (root / ".gitignore").write_text("*\n")
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    copy = 1
+    while True:
+        path = root / (f"{name}-{stamp}" + (f"-{copy}" if copy > 1 else ""))
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            copy += 1
+
+
+def _local_time(stamp: str) -> datetime | None:
+    try:
+        local = datetime.strptime(stamp[:15], "%Y%m%d-%H%M%S")
+    except ValueError:
+        return None
+    return local.astimezone(timezone.utc)

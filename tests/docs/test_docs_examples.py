@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "examples" / "documents").glob("*.toml"))
+FILES = sorted((ROOT / "examples" / "jobs").glob("*.toml"))
 LAUNCH = {
-    "grete-ddp": "python examples/documents/linear_ddp.py",
-    "perceptrain-srun": "python3 examples/documents/sine_spawn.py --nprocs 2",
-    "perceptrain-torchrun": "--nnodes 1 --nproc-per-node 2",
+    "grete-ddp": "python examples/jobs/linear_ddp.py",
+    "spawning": "python3 examples/jobs/sine_spawn.py --nprocs 2",
+    "torchrun-one-node": "--nnodes 1 --nproc-per-node 2",
     "lumi-ddp": "singularity exec --rocm",
-    "lumi-deepspeed": "--deepspeed_config examples/documents/ds_config.json",
+    "lumi-deepspeed": "--deepspeed_config examples/jobs/ds_config.json",
     "trixie-launch": "-m torch.distributed.launch",
     "trixie-accelerate": "--num_processes 8 --num_machines 2",
     "alvis-torchrun": "--nnodes 2 --nproc-per-node 4",

@@ -125,12 +125,20 @@ def test_gpus_per_task_are_private_to_each_rank(slurm: Allranks, tmp_path: Path)
     assert [row[1:] for row in rows] == [["0", "0", "0,1"], ["1", "1", "0,1"]] * 2
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["-N", "2", "--ntasks-per-node=2"], ["--nprocs", "4"]),
+        (["-N", "2", "--gpus-per-node=2"], []),
+        (["-N", "2", "--gres=gpu:a100:2"], ["--launcher", "fork"]),
+    ],
+)
 def test_run_spans_the_allocation_around_it(
-    slurm_env: dict[str, str], hello: str, tmp_path: Path
+    asked: list[str], words: list[str], slurm_env: dict[str, str], hello: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "allranks", "run", "--nprocs", "4", hello]
+    command = [sys.executable, "-m", "allranks", "run", *words, hello]
     done = subprocess.run(
-        ["salloc", "-N", "2", "--ntasks-per-node=2", "-t", "5", *command],
+        ["salloc", *asked, "-t", "5", *command],
         cwd=tmp_path, env=slurm_env, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

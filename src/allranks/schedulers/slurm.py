@@ -6,6 +6,7 @@ import os
 import subprocess
 from dataclasses import dataclass
 
+from allranks.distributed.nodelist import expand_counts
 from allranks.errors import JobError
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
@@ -98,6 +99,16 @@ def _gpus_on_node(env: dict[str, str], job_id: str) -> str | None:
     return None
 
 
+def _step(plan: Plan) -> list[str]:
+    """The size of the step: the allocation may have been asked for with other numbers."""
+    shape = plan.shape
+    words = [f"--nodes={shape.nodes}", f"--ntasks-per-node={shape.tasks_per_node}"]
+    cpus = min(expand_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE") or "1"))
+    if cpus < shape.tasks_per_node * (shape.cpus_per_task or 1):
+        words.append("--overcommit")  # fewer CPUs than tasks: slow, yet better than a refusal
+    return words
+
+
 def start_in_allocation(plan: Plan) -> tuple[Run, int]:
     """Run the job script's body by bash inside the allocation around us."""
     run = make_run(plan, "slurm")
@@ -105,7 +116,10 @@ def start_in_allocation(plan: Plan) -> tuple[Run, int]:
     if plan.agent:
         keep_allranks(run)
     script = run.path / "job.sh"
-    write_text(script, "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path), inside=True)]) + "\n")
+    write_text(
+        script,
+        "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path), _step(plan))]) + "\n",
+    )
     process = subprocess.Popen(["bash", str(script)])
     code = Watch(process).wait()
     return run, code if code >= 0 else 128 - code

@@ -19,7 +19,7 @@ from allranks.launchers import LAUNCHERS, SLURM
 from allranks.script.binding import agent_binding, srun_binding
 from allranks.script.directives import directive_lines
 from allranks.script.rendezvous import INTERFACE, rendezvous_lines, task_lines
-from allranks.shell import Raw, Word, fold, join, quote
+from allranks.shell import Raw, Word, Words, fold, join, quote
 
 OWN_FOLDER = '"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
 """The run folder of a script that was printed, not submitted: one for each submission."""
@@ -37,15 +37,15 @@ def render(plan: Plan, *, made_by: str = "", run_dir: str | None = None) -> str:
     return "\n".join([*head, *SHELLCHECK, "set -eo pipefail", *body_lines(plan, run_dir)]) + "\n"
 
 
-def body_lines(plan: Plan, run_dir: str | None, *, inside: bool = False) -> list[str]:
-    """The script without directives; ``inside`` an allocation is how ``run`` starts it."""
+def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
+    """The script without directives; ``step`` are further words for srun."""
     parts = {
         "Folder": _folder(plan, run_dir),
         "Environment": _environment(plan),
         "Rendezvous": rendezvous_lines(plan),
         "allranks on the nodes": _agent(plan),
         "What every task runs": _task(plan),
-        "Launch": _launch(plan, inside),
+        "Launch": _launch(plan, step),
         "End": _end(plan),
     }
     lines: list[str] = []
@@ -198,10 +198,10 @@ def _task(plan: Plan) -> list[str]:
     return ["task() {", *(f"  {line}" for line in lines), f"  {command}", "}", "export -f task"]
 
 
-def _launch(plan: Plan, inside: bool) -> list[str]:
+def _launch(plan: Plan, step: Words) -> list[str]:
     launcher = LAUNCHERS[plan.launcher]
     if launcher.through_srun:
-        command = join([*_srun(plan, inside), "bash", "-c", "task"])
+        command = join([*_srun(plan, step), "bash", "-c", "task"])
     else:
         start, *rest = launcher.words(plan, SLURM)
         command = fold([start, *rest[:-1], [*_container(plan), *rest[-1]]])
@@ -221,11 +221,9 @@ def _launch(plan: Plan, inside: bool) -> list[str]:
     ]
 
 
-def _srun(plan: Plan, inside: bool) -> list[Word]:
+def _srun(plan: Plan, step: Words) -> list[Word]:
     job, shape = plan.job, plan.shape
-    words: list[Word] = ["srun", "--kill-on-bad-exit=1", "--export=ALL"]
-    if inside:  # the allocation may have been asked for with other numbers
-        words += [f"--nodes={shape.nodes}", f"--ntasks-per-node={shape.tasks_per_node}"]
+    words: list[Word] = ["srun", "--kill-on-bad-exit=1", "--export=ALL", *step]
     if shape.cpus_per_task:  # Slurm 22.05 to 23.02 does not inherit it
         words.append(f"--cpus-per-task={shape.cpus_per_task}")
     if shape.tasks_per_node > 1:

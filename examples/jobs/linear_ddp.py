@@ -1,6 +1,6 @@
 """Fits a line with plain PyTorch DDP. Started as ranks: srun, torchrun, fork, …
 
-allranks run --nprocs 2 examples/documents/linear_ddp.py
+allranks run --nprocs 2 examples/jobs/linear_ddp.py
 """
 
 import argparse

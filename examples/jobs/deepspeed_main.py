@@ -1,7 +1,7 @@
 """A training loop with DeepSpeed's engine and ZeRO stage 1.
 
-allranks run --launcher torchrun --nprocs 2 examples/documents/deepspeed_main.py \\
-    --deepspeed --deepspeed_config examples/documents/ds_config.json
+allranks run --launcher torchrun --nprocs 2 examples/jobs/deepspeed_main.py \\
+    --deepspeed --deepspeed_config examples/jobs/ds_config.json
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """A training loop with PyTorch and Horovod.
 
-allranks run --nprocs 2 examples/documents/horovod_torch.py
+allranks run --nprocs 2 examples/jobs/horovod_torch.py
 """
 
 import horovod.torch as hvd

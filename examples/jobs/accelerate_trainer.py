@@ -1,6 +1,6 @@
 """A training loop with Hugging Face Accelerate.
 
-allranks run --launcher accelerate --nprocs 2 examples/documents/accelerate_trainer.py
+allranks run --launcher accelerate --nprocs 2 examples/jobs/accelerate_trainer.py
 """
 
 import torch

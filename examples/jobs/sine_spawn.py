@@ -1,7 +1,7 @@
 """Fits a sine. Starts its own processes, or is one of them when a launcher started it.
 
-python3 examples/documents/sine_spawn.py --nprocs 2
-allranks run --launcher torchrun --nprocs 2 examples/documents/sine_spawn.py
+python3 examples/jobs/sine_spawn.py --nprocs 2
+allranks run --launcher torchrun --nprocs 2 examples/jobs/sine_spawn.py
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """A Keras model under MultiWorkerMirroredStrategy; the workers read TF_CONFIG.
 
-allranks run --nprocs 2 examples/documents/multi_worker.py
+allranks run --nprocs 2 examples/jobs/multi_worker.py
 """
 
 import tensorflow as tf

@@ -1,6 +1,6 @@
 """A Keras model trained with TensorFlow and Horovod.
 
-allranks run --nprocs 2 examples/documents/horovod_tensorflow.py
+allranks run --nprocs 2 examples/jobs/horovod_tensorflow.py
 """
 
 import horovod.tensorflow.keras as hvd

@@ -1,6 +1,6 @@
 """A training script of the older style: its launcher tells it --local_rank.
 
-allranks run --launcher launch --nprocs 2 examples/documents/local_rank_main.py --batch_size 128
+allranks run --launcher launch --nprocs 2 examples/jobs/local_rank_main.py --batch_size 128
 """
 
 import argparse

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from command_rig import ROOT, Allranks, runner
+
 BIN = Path(sys.executable).parent
 
 OUTER = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "OMPI_COMM", "ALLRANKS_", "TORCHELASTIC_")
@@ -37,28 +36,10 @@ def clean_env(tmp_path: Path) -> dict[str, str]:
     return env
 
 
-Allranks = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
 @pytest.fixture
 def allranks(tmp_path: Path, clean_env: dict[str, str]) -> Allranks:
     """The command, run in ``tmp_path``: ``allranks("script", "train.py")``."""
     return runner(tmp_path, clean_env)
-
-
-def runner(folder: Path, env: dict[str, str]) -> Allranks:
-    def run(*words: str, timeout: float = 120, **changes: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "allranks", *words],
-            cwd=folder,
-            env={**env, **changes},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-
-    return run
 
 
 @pytest.fixture(scope="session")
@@ -92,9 +73,3 @@ def report_script(tmp_path: Path) -> Path:
     path = tmp_path / "report.py"
     path.write_text((ROOT / "tests" / "report.py").read_text())
     return path
-
-
-def reports(text: str) -> list[dict[str, object]]:
-    """The lines that ``report.py`` printed, by rank."""
-    found = [json.loads(line[line.index("{") :]) for line in text.splitlines() if '"sum"' in line]
-    return sorted(found, key=lambda each: int(each["RANK"]))

@@ -143,7 +143,7 @@ def test_ctrl_c_in_a_terminal_reaches_a_rank_once(rig: Rig, mode: str) -> None:
             file.unlink()
         words = ["ranks", "--nprocs", str(count), "--mode", mode, "--", path]
         out = in_terminal(rig, words, lambda c=count: ready(rig, c), b"\x03")
-        assert out.count(b"hits 1") == count, out
+        assert out.count(b"hits 1\r\n") == count, out
 
 
 def in_terminal(rig: Rig, words: list[str], condition, keys: bytes) -> bytes:

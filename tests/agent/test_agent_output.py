@@ -173,4 +173,6 @@ def test_the_summary_is_the_last_thing(rig: Rig, mode: str) -> None:
     assert block[1] == "Traceback (most recent call last):"
     assert block[-2:] == ["RuntimeError: boom", f"log: {rig.attempt}/ranks/rank-00001.log"]
     again = rig.run("summary", str(rig.attempt))
-    assert (again.returncode, again.stdout.splitlines()) == (0, block)
+    assert (again.returncode, again.stderr.splitlines()) == (0, block)
+    assert again.stdout == ""
+    assert rig.run("summary", str(rig.attempt), "143").stdout == "1\n"

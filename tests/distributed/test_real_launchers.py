@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.distributed import free_port
+from allranks.distributed.rendezvous import free_port
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

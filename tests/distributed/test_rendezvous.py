@@ -4,18 +4,19 @@ import socket
 
 import pytest
 
-from allranks.distributed import (
+from allranks.distributed import detect, framework_variables
+from allranks.distributed.rendezvous import (
+    FIRST_PORT,
+    LAST_PORT,
+    candidate_ports,
     derived_port,
-    detect,
     format_endpoint,
-    framework_variables,
     free_port,
     interface_address,
     network_variables,
     route_address,
     split_endpoint,
 )
-from allranks.distributed.rendezvous import FIRST_PORT, LAST_PORT, candidate_ports
 from allranks.errors import WorldError
 
 

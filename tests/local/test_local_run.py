@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Allranks, reports
+from command_rig import Allranks, reports
 
 LAUNCHERS = ["fork", "srun", "torchrun", "launch", "accelerate", "deepspeed", "mpirun"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Allranks
+from command_rig import Allranks
 
 pytestmark = pytest.mark.slurm
 

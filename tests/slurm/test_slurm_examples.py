@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, runner
+from command_rig import ROOT, runner
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 

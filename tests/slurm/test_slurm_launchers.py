@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Allranks, reports
+from command_rig import Allranks, reports
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 

@@ -43,6 +43,10 @@ def fresh_state() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
+    if "torch" in sys.modules:
+        from allranks.agent.quick_end import skip_preloaded_destructors
+
+        skip_preloaded_destructors()
     # ``random`` reseeds itself after a fork. numpy does not: all ranks would draw the same numbers.
     random = sys.modules.get("numpy.random")
     if random is not None:

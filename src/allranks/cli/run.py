@@ -23,9 +23,11 @@ def run(**parameters: Any) -> None:
     """
     import os
 
-    from allranks.schedulers.slurm import allocation_layer
+    allocation = None
+    if "SLURM_JOB_ID" in os.environ:
+        from allranks.schedulers.slurm import allocation_layer
 
-    allocation = allocation_layer(dict(os.environ))
+        allocation = allocation_layer(dict(os.environ))
     code = _across(parameters, allocation) if allocation else _here(parameters)
     raise click.exceptions.Exit(code)
 

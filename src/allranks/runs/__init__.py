@@ -1,7 +1,33 @@
 """The run folder: made, found, read. See ``docs/architecture.md`` for what lies where."""
 
-from allranks.runs.attempts import Attempt, Failure, Rank
-from allranks.runs.folder import Run
-from allranks.runs.index import find_run, list_runs, runs_root
+from __future__ import annotations
 
-__all__ = ["Attempt", "Failure", "Rank", "Run", "find_run", "list_runs", "runs_root"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from allranks.runs.attempts import Attempt as Attempt
+    from allranks.runs.attempts import Failure as Failure
+    from allranks.runs.attempts import Rank as Rank
+    from allranks.runs.folder import Run as Run
+    from allranks.runs.index import find_run as find_run
+    from allranks.runs.index import list_runs as list_runs
+    from allranks.runs.index import runs_root as runs_root
+
+_HOMES = {
+    "Attempt": "attempts",
+    "Failure": "attempts",
+    "Rank": "attempts",
+    "Run": "folder",
+    "find_run": "index",
+    "list_runs": "index",
+    "runs_root": "index",
+}
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -37,7 +37,9 @@ def sandbox_for_tests(**config: Any) -> Iterator[Sandbox]:
     type, when the programs are not installed.
     """
     name = f"test-{os.getpid()}-{secrets.token_hex(3)}"
-    with Sandbox.up(config=SandboxConfig(**config), name=name) as sandbox:
+    # Clusters of parallel tests share this machine's ports, which jobs often choose by their id.
+    settings = {"FirstJobId": str(1 + secrets.randbelow(5000)), **config.pop("settings", {})}
+    with Sandbox.up(config=SandboxConfig(**config, settings=settings), name=name) as sandbox:
         yield sandbox
 
 

@@ -14,7 +14,6 @@ from allranks.runs.files import write_json, write_text
 from allranks.runs.folder import Run
 from allranks.runs.index import runs_root
 from allranks.runs.snapshot import Snapshot, take_snapshot
-from allranks.runs.versions import write_versions
 
 
 def make_run(plan: Plan, scheduler: str) -> Run:
@@ -50,6 +49,8 @@ def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, Snapshot]:
 def keep_versions(plan: Plan, run: Run, python: str | None) -> None:
     """Packages of the job's interpreter, where it can be asked from here."""
     if python is not None and not plan.job.container:
+        from allranks.runs.versions import write_versions
+
         write_versions(run.path, python)
 
 

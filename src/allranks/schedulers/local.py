@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -41,14 +40,22 @@ def start_here(plan: Plan, python: str, *, show: str = "all") -> tuple[Run, int]
     run = make_run(plan, "local")
     if python != sys.executable:  # another environment's, where allranks may not be installed
         keep_allranks(run)
-    plan, _ = keep_code(plan, run, "reference")
+    copied = plan.job.snapshot == "copy"
+    if copied:
+        plan, _ = keep_code(plan, run, "copy")
     plan = replace(plan, job=replace(plan.job, python=python))
     if plan.launcher == "mpirun" and not plan.job.mpi:
         plan = replace(plan, job=replace(plan.job, mpi=_mpi_family()))
-    return run, _start(plan, run, {"ALLRANKS_SHOW": show})
+
+    def meanwhile() -> None:
+        """Describing the code takes git a while; the ranks import their frameworks in that time."""
+        if not copied:
+            keep_code(plan, run, "reference")
+
+    return run, _start(plan, run, {"ALLRANKS_SHOW": show}, meanwhile)
 
 
-def _start(plan: Plan, run: Run, extra: dict[str, str]) -> int:
+def _start(plan: Plan, run: Run, extra: dict[str, str], meanwhile: Callable[[], object]) -> int:
     """The exit code is the failing rank's."""
     launcher = LAUNCHERS[plan.launcher]
     words = [word for group in launcher.words(plan, _place(plan)) for word in group]
@@ -56,7 +63,7 @@ def _start(plan: Plan, run: Run, extra: dict[str, str]) -> int:
     attempt = run.new_attempt(launcher=plan.launcher, hosts=[os.uname().nodename])
     env = _environment(plan, run, attempt, session) | extra
     try:
-        code = _supervise(words, env, plan.job.chdir, run)
+        code = _supervise(words, env, plan, run, meanwhile)
     finally:
         sweep(session)
     failure = attempt.first_failure()
@@ -115,10 +122,14 @@ def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[s
     return env
 
 
-def _supervise(words: list[str], env: dict[str, str], chdir: str | None, run: Run) -> int:
+def _supervise(
+    words: list[str], env: dict[str, str], plan: Plan, run: Run, meanwhile: Callable[[], object]
+) -> int:
     me = os.getpid()
     try:
-        process = subprocess.Popen(words, env=env, cwd=chdir, preexec_fn=lambda: die_with(me))
+        process = subprocess.Popen(
+            words, env=env, cwd=plan.job.chdir, preexec_fn=lambda: die_with(me)
+        )
     except FileNotFoundError:
         raise MissingDependencyError(
             f"{words[0]} is not on the PATH. Install it, activate its environment, "
@@ -126,8 +137,8 @@ def _supervise(words: list[str], env: dict[str, str], chdir: str | None, run: Ru
         ) from None
     about = read_json(run.path / "run.json")
     write_json(run.path / "run.json", about | {"pid": me, "host": os.uname().nodename})
-    code = Watch(process).wait()
-    return code if code >= 0 else 128 - code
+    meanwhile()
+    return Watch(process).wait()
 
 
 class Watch:
@@ -137,30 +148,33 @@ class Watch:
     ended after the grace time, is answered by KILL; the sweep then ends what it left.
     """
 
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
-        self.asked: float | None = None
+        self.asked = False
 
     def wait(self) -> int:
-        before = {number: signal.signal(number, self._handle) for number in self.NUMBERS}
+        """The exit code as a shell gives it."""
+        before = {
+            number: signal.signal(number, self._handle)
+            for number in (*self.STOPPING, signal.SIGALRM)
+        }
         try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    return self.process.wait(timeout=1)
-                if self.asked and time.monotonic() - self.asked > GRACE:
-                    self.process.kill()
+            code = self.process.wait()
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
+        return code if code >= 0 else 128 - code
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             self.process.kill()
         elif number != signal.SIGINT or not os.isatty(0):
             self.process.send_signal(number)
-        self.asked = self.asked or time.monotonic()
+        self.asked = True
+        signal.setitimer(signal.ITIMER_REAL, GRACE)
 
 
 def local_gpus(root: Path = Path("/")) -> int:

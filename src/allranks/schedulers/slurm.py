@@ -121,5 +121,4 @@ def start_in_allocation(plan: Plan) -> tuple[Run, int]:
         "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path), _step(plan))]) + "\n",
     )
     process = subprocess.Popen(["bash", str(script)])
-    code = Watch(process).wait()
-    return run, code if code >= 0 else 128 - code
+    return run, Watch(process).wait()

@@ -1,11 +1,49 @@
 """Sites: what a cluster has, which one this is, and whether a job fits."""
 
-from allranks.site.detect import detect_site
-from allranks.site.fit import Request, Share, check, shape_for, share
-from allranks.site.load import SiteFile, dump_site, find_site, list_sites, load_site
-from allranks.site.model import Match, NodeShape, Partition, Site
+from __future__ import annotations
 
-__all__ = [
-    "Match", "NodeShape", "Partition", "Request", "Share", "Site", "SiteFile", "check",
-    "detect_site", "dump_site", "find_site", "list_sites", "load_site", "shape_for", "share",
-]  # fmt: skip
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from allranks.site.detect import detect_site as detect_site
+    from allranks.site.fit import Request as Request
+    from allranks.site.fit import Share as Share
+    from allranks.site.fit import check as check
+    from allranks.site.fit import shape_for as shape_for
+    from allranks.site.fit import share as share
+    from allranks.site.load import SiteFile as SiteFile
+    from allranks.site.load import dump_site as dump_site
+    from allranks.site.load import find_site as find_site
+    from allranks.site.load import list_sites as list_sites
+    from allranks.site.load import load_site as load_site
+    from allranks.site.model import Match as Match
+    from allranks.site.model import NodeShape as NodeShape
+    from allranks.site.model import Partition as Partition
+    from allranks.site.model import Site as Site
+
+_HOMES = {
+    "Match": "model",
+    "NodeShape": "model",
+    "Partition": "model",
+    "Request": "fit",
+    "Share": "fit",
+    "Site": "model",
+    "SiteFile": "load",
+    "check": "fit",
+    "detect_site": "detect",
+    "dump_site": "load",
+    "find_site": "load",
+    "list_sites": "load",
+    "load_site": "load",
+    "shape_for": "fit",
+    "share": "fit",
+}
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

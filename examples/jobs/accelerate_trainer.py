@@ -25,3 +25,4 @@ for epoch in range(1, 4):
     mean = accelerator.reduce(loss.detach(), "mean").item()
     accelerator.print(f"epoch {epoch} of {accelerator.num_processes} ranks: loss {mean:.4f}")
 accelerator.end_training()
+accelerator.end_training()  # ends the process group; without it gloo may abort at exit

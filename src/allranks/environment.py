@@ -9,6 +9,7 @@ user string is quoted twice.
 from __future__ import annotations
 
 from allranks.job.fields import Job
+from allranks.redact import holds_secret
 from allranks.shell import Raw, Word, join, quote
 
 MODULE_COMMAND = (
@@ -51,8 +52,13 @@ def activation_lines(job: Job) -> list[str]:
 
 
 def variable_lines(job: Job) -> list[str]:
-    """The job's own environment variables."""
-    return [f"export {name}={quote(value)}" for name, value in job.env.items()]
+    """The job's own environment variables. Secrets are not written down but must be there."""
+    return [
+        f': "${{{name}:?a secret: set it where the job is submitted}}"'
+        if holds_secret(name, value)
+        else f"export {name}={quote(value)}"
+        for name, value in job.env.items()
+    ]
 
 
 def inner_lines(job: Job) -> list[str]:

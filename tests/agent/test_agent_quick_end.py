@@ -41,7 +41,7 @@ def _run(code: str, path: object, **env: str) -> subprocess.CompletedProcess[str
 def test_only_the_preloaded_handlers_are_skipped(tmp_path):
     done = _run(BEFORE + "assert skip_preloaded_destructors()\n" + AFTER, tmp_path / "file")
     assert done.returncode == 37, done.stderr
-    assert done.stdout.splitlines() == ["python's own", "in C's buffer, of the script's library"]
+    assert done.stdout.splitlines() == ["in C's buffer, python's own", "of the script's library"]
     assert (tmp_path / "file").read_text() == "never closed"
 
 

@@ -126,7 +126,7 @@ def test_a_taken_port_and_a_foreign_store_are_passed_over():
     """The first candidate is held by a program that never answers, the second by another job."""
     import torch.distributed as dist
 
-    from allranks.distributed import detect
+    from allranks.distributed.detect import detect
     from allranks.distributed.rendezvous import candidate_ports
 
     ports = candidate_ports(detect(fake_step(0)).master_port)

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from allranks.distributed import detect, framework_variables
+from allranks.distributed import framework_variables
+from allranks.distributed.detect import detect
 from allranks.distributed.rendezvous import (
     FIRST_PORT,
     LAST_PORT,

@@ -3,7 +3,7 @@
 import pytest
 from launcher_variables import batch, contract, horovod, hydra, openmpi, salloc, step, torchrun
 
-from allranks.distributed import detect
+from allranks.distributed.detect import detect
 from allranks.errors import WorldError
 
 ROWS = {

@@ -14,7 +14,7 @@ from launcher_variables import (
     torchrun,
 )
 
-from allranks.distributed import detect
+from allranks.distributed.detect import detect
 
 # rank, size, local_rank, local_size, node_rank, nodes
 ALONE = (0, 1, 0, 1, 0, 1)

@@ -187,7 +187,7 @@ def test_another_clusters_variables_do_not_reach_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
     with sandbox_for_tests(nodes=1) as sandbox:
         done = sandbox.run("sh", "-c", "srun sh -c 'echo $SLURM_JOB_ID'")
-        assert done.stdout == "1\n", done.stderr
+        assert done.stdout.strip() not in ("", "77"), done.stderr
 
 
 def test_as_an_ordinary_user() -> None:

@@ -117,3 +117,17 @@ def test_a_container_runtime_gets_the_command_in_one_piece(
     )  # fmt: skip
     assert said == f"{tmp_path}/inner contained set-inside"
     assert "my\\ image.sif" in (tmp_path / "calls").read_text()
+
+
+def test_a_secret_reaches_the_ranks_and_no_file(slurm: Allranks, tmp_path: Path) -> None:
+    (tmp_path / "tell.py").write_text(
+        "import os; print(len(os.environ['WANDB_API_KEY']), flush=True)\n"
+    )
+    words = ["--env", "WANDB_API_KEY=not-for-eyes", "--env", "PLAIN=shown", "--explain"]
+    done = slurm("submit", "-t", "5m", *words, "--follow", "tell.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[0] 12" in done.stdout
+    assert "not-for-eyes" not in done.stdout + done.stderr
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert any("PLAIN=shown" in path.read_text(errors="replace") for path in files)
+    assert not any("not-for-eyes" in path.read_text(errors="replace") for path in files)

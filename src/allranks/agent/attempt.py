@@ -89,7 +89,7 @@ class Attempt:
     def environment(self, environment: Mapping[str, str]) -> None:
         """What rank 0 saw, without the secrets."""
         if self.folder:
-            from allranks.agent.redact import redact_environment
+            from allranks.redact import redact_environment
 
             lines = [f"{name}={value}" for name, value in redact_environment(environment).items()]
             self._replace(self.folder / "environment.txt", "\n".join(lines) + "\n")

@@ -14,6 +14,7 @@ from allranks.job.derive import explain
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
 from allranks.job.resolve import resolve
+from allranks.redact import redact_words
 from allranks.shell import join
 
 
@@ -53,7 +54,7 @@ def show_explanation(plan: Plan) -> None:
 
 def made_by() -> str:
     """The command line, for the head of the script."""
-    return join(["allranks", *sys.argv[1:]])
+    return join(["allranks", *redact_words(sys.argv[1:])])
 
 
 def job_python() -> str:

@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from allranks.distributed.detect import detect as detect
     from allranks.distributed.extras import framework_variables as framework_variables
     from allranks.distributed.model import World as World
     from allranks.distributed.process_group import init as init
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "World": "model",
-    "detect": "detect",
     "framework_variables": "extras",
     "init": "process_group",
     "shutdown": "process_group",

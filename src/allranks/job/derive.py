@@ -15,6 +15,7 @@ from allranks.imports import ImportScan, scan
 from allranks.job.fields import Job, flag
 from allranks.job.layers import Origin
 from allranks.job.plan import Plan, Shape
+from allranks.redact import redact_words
 from allranks.site.fit import Request, Share, check, shape_for, share
 from allranks.site.model import NodeShape, Site
 from allranks.units import Gpus, format_memory, format_time
@@ -304,7 +305,7 @@ def explain(plan: Plan) -> list[tuple[str, str, str]]:
 
 def _show(value: Any) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{key}={item}" for key, item in value.items())
+        return " ".join(redact_words(f"{key}={item}" for key, item in value.items()))
     if isinstance(value, tuple):
         return " ".join(str(item) for item in value)
     return str(value)

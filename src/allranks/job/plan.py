@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from allranks.imports import ImportScan
 from allranks.job.fields import Job
 from allranks.job.layers import Origin
+from allranks.redact import holds_secret
 from allranks.shell import Word
 from allranks.site.model import Site
 from allranks.units import Gpus
@@ -76,6 +77,11 @@ class Plan:
     def command(self) -> list[Word]:
         """The training command as one process of it is started."""
         return [self.python, *self.training] if self.is_python else self.training
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """Variables that go to the job in its environment and are never written down."""
+        return {name: value for name, value in self.job.env.items() if holds_secret(name, value)}
 
     @property
     def accelerate_needs_cpu(self) -> bool:

@@ -24,6 +24,7 @@ def job_toml(plan: Plan) -> str:
         "cpus_per_task": shape.cpus_per_task,
         "memory": shape.memory,
         "launcher": plan.launcher,
+        "env": {name: value for name, value in job.env.items() if name not in plan.secrets} or None,
     }
     values = {name: _plain(name, value) for name, value in settled.items() if value is not None}
     tables = {name: value for name, value in values.items() if isinstance(value, dict)}

@@ -40,7 +40,7 @@ def submit_plan(plan: Plan, *, made_by: str, python: str | None) -> Submitted:
     keep_versions(plan, run, python)
     script = run.path / "job.sh"
     write_text(script, render(plan, made_by=made_by, run_dir=str(run.path)))
-    job_id = submit(script, cwd=plan.job.chdir)
+    job_id = submit(script, cwd=plan.job.chdir, env={**os.environ, **plan.secrets})
     return Submitted(run.add_job_id(job_id), job_id, snapshot)
 
 
@@ -120,5 +120,5 @@ def start_in_allocation(plan: Plan) -> tuple[Run, int]:
         script,
         "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path), _step(plan))]) + "\n",
     )
-    process = subprocess.Popen(["bash", str(script)])
+    process = subprocess.Popen(["bash", str(script)], env={**os.environ, **plan.secrets})
     return run, Watch(process).wait()

@@ -101,7 +101,8 @@ srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 bash -c task || code=$?
 
 # --- End ---------------------------------------------------------------------
 if ((code != 0)); then  # show the first error, leave with its code
-  code=$({ python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" || echo "$code"; } | tail -n 1)
+  first=$(python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
+  if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi
 fi
 TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
 exit "$code"

@@ -101,7 +101,8 @@ exec "$@"' inside "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
 
 # --- End ---------------------------------------------------------------------
 if ((code != 0)); then  # show the first error, leave with its code
-  code=$({ inside python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" || echo "$code"; } | tail -n 1)
+  first=$(inside python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
+  if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi
 fi
 TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
 exit "$code"

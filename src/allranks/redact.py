@@ -7,7 +7,7 @@ lose their password, and a value that looks like a known kind of token goes what
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 REDACTED = "[redacted]"
 
@@ -45,6 +45,21 @@ _OURS = re.compile(r"ALLRANKS_(?!.*(KEY|TOKEN|SECRET|PASS))")
 def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """A copy with every secret replaced by ``[redacted]``, in the order of the names."""
     return {name: _redact(name, value) for name, value in sorted(environment.items())}
+
+
+def holds_secret(name: str, value: str) -> bool:
+    """Whether a variable must not be written down."""
+    return _redact(name, value) != value
+
+
+def redact_words(words: Iterable[str]) -> list[str]:
+    """A command line fit to be written down: ``NAME=value`` words by their name, the rest by look."""
+    return [_redact_word(word) for word in words]
+
+
+def _redact_word(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"{name}={_redact(name, value)}" if equals else redact_text(word)
 
 
 def redact_text(text: str) -> str:

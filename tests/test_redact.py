@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.agent.redact import REDACTED, redact_environment, redact_text
+from allranks.redact import REDACTED, redact_environment, redact_text
 
 
 @pytest.mark.parametrize(

@@ -24,5 +24,5 @@ for epoch in range(1, 4):
         optimizer.zero_grad()
     mean = accelerator.reduce(loss.detach(), "mean").item()
     accelerator.print(f"epoch {epoch} of {accelerator.num_processes} ranks: loss {mean:.4f}")
+accelerator.wait_for_everyone()
 accelerator.end_training()
-accelerator.end_training()  # ends the process group; without it gloo may abort at exit

@@ -6,9 +6,9 @@ Importing it imports nothing else; each name is loaded when it is first used, an
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from allranks._lazy import names_from
 from allranks._version import __version__
 
 if TYPE_CHECKING:
@@ -22,21 +22,15 @@ if TYPE_CHECKING:
     from allranks.runs.folder import Run as Run
 
 _HOMES = {
-    "AllranksError": "allranks.errors",
-    "Job": "allranks.job.fields",
-    "Run": "allranks.runs.folder",
-    "World": "allranks.distributed",
-    "init": "allranks.distributed",
-    "shutdown": "allranks.distributed",
-    "world": "allranks.distributed",
+    "AllranksError": "errors",
+    "Job": "job.fields",
+    "Run": "runs.folder",
+    "World": "distributed.model",
+    "init": "distributed.process_group",
+    "launch": "launch",
+    "shutdown": "distributed.process_group",
+    "world": "distributed.process_group",
 }
 
-__all__ = ["__version__", "launch", *_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "launch":
-        return importlib.import_module("allranks.launch")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'allranks' has no attribute '{name}'")
+__all__ = ["__version__", *_HOMES]
+__getattr__ = names_from(__name__, _HOMES)

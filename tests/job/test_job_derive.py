@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from allranks.errors import JobError, SiteError
-from allranks.job.derive import TASK_PER_RANK, derive, explain
+from allranks.job.derive import TASK_PER_RANK, derive
+from allranks.job.explain import explain
 from allranks.job.fields import LAUNCHERS, Job
 from allranks.job.layers import Origin, given
 from allranks.job.plan import Plan

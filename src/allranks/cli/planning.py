@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from allranks.cli.job_options import given_values
-from allranks.job.derive import explain
+from allranks.job.explain import explain
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
 from allranks.job.resolve import resolve

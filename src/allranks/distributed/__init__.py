@@ -5,8 +5,9 @@ Names are loaded when they are used: the agent starts once per rank and needs a 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from allranks._lazy import names_from
 
 if TYPE_CHECKING:
     from allranks.distributed.extras import framework_variables as framework_variables
@@ -24,9 +25,4 @@ _HOMES = {
 }
 
 __all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+__getattr__ = names_from(__name__, _HOMES)

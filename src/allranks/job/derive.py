@@ -15,10 +15,9 @@ from allranks.imports import ImportScan, scan
 from allranks.job.fields import Job, flag
 from allranks.job.layers import Origin
 from allranks.job.plan import Plan, Shape
-from allranks.redact import redact_words
 from allranks.site.fit import Request, Share, check, shape_for, share
 from allranks.site.model import NodeShape, Site
-from allranks.units import Gpus, format_memory, format_time
+from allranks.units import Gpus
 
 TASK_PER_RANK = frozenset({"srun", "mpirun", "horovod"})
 """Launchers under which Slurm counts one task per rank; the others want one task per node."""
@@ -275,37 +274,3 @@ def _tasks(number: int) -> str:
 def _stem(script: str) -> str:
     name = Path(script).name
     return name[:-3] if name.endswith(".py") else name or "job"
-
-
-def explain(plan: Plan) -> list[tuple[str, str, str]]:
-    """Every value with where it came from: rows of (name, value, origin)."""
-    job, shape = plan.job, plan.shape
-    settled: dict[str, Any] = {
-        "nodes": shape.nodes,
-        "nprocs": shape.world_size,
-        "tasks_per_node": shape.tasks_per_node,
-        "gpus_per_node": shape.gpus_per_node if shape.gpus_per_node.count else None,
-        "cpus_per_task": shape.cpus_per_task,
-        "memory": shape.memory,
-        "launcher": plan.launcher,
-        "framework": plan.framework,
-    }
-    rows = []
-    for name, origin in plan.origins.items():
-        value = settled.get(name, getattr(job, name, None))
-        if value is None or value == ():
-            continue
-        if name == "time":
-            value = format_time(int(value))
-        if name == "memory":
-            value = format_memory(int(value)) if value else "all of the node"
-        rows.append((name, _show(value), str(origin)))
-    return rows
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(redact_words(f"{key}={item}" for key, item in value.items()))
-    if isinstance(value, tuple):
-        return " ".join(str(item) for item in value)
-    return str(value)

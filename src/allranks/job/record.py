@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from allranks._version import __version__
-from allranks.job.derive import explain
+from allranks.job.explain import explain
 from allranks.job.fields import Job
 from allranks.job.layers import given
 from allranks.job.plan import Plan

@@ -35,6 +35,8 @@ def make_plan(
     )
     if parameters.get("explain"):
         show_explanation(plan)
+    elif sys.stderr.isatty() and (chosen := plan.origins.get("launcher")) and chosen.why:
+        click.secho(f"launcher {plan.launcher}: {chosen.why}", dim=True, err=True)
     for note in plan.notes:
         click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
     return plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,3 +33,11 @@ def reports(text: str) -> list[dict[str, object]]:
     """The lines that ``report.py`` printed, by rank."""
     found = [json.loads(line[line.index("{") :]) for line in text.splitlines() if '"sum"' in line]
     return sorted(found, key=lambda each: int(each["RANK"]))
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for something that must happen."""
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit, "it did not happen"
+        time.sleep(0.2)

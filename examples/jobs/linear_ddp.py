@@ -50,6 +50,7 @@ def main() -> None:
         dist.all_reduce(total)  # the loss of all ranks, not of this one
         if rank == 0:
             print(f"{time.strftime('%X')} epoch {epoch} loss {(total[0] / total[1]).item():.6f}")
+    del model, optimizer, loss  # they hold the process group, which must end before Python does
     dist.destroy_process_group()
 
 

@@ -16,6 +16,10 @@ _NAME = re.compile(
     r"SAS_|CONNECTION_?STRING",
     re.IGNORECASE,
 )
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:API_?KEY|ACCESS_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|COOKIE)(?:$|_ID$)",
+    re.IGNORECASE,
+)
 # Names that match above by accident and that one needs to understand a failed run.
 _HARMLESS = frozenset(
     {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "TOKENIZERS_PARALLELISM", "KEYBOARD"}
@@ -48,8 +52,12 @@ def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """Whether a variable must not be written down."""
-    return _redact(name, value) != value
+    """Whether a variable must not be written into a job script.
+
+    Stricter than the redaction of a dump, where one word too many does no harm: a script without a
+    variable that it needs does not run.
+    """
+    return bool(value) and bool(_SECRET_NAME.search(name) or _USERINFO.search(value))
 
 
 def redact_words(words: Iterable[str]) -> list[str]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from command_rig import Allranks, reports
+from command_rig import Allranks, reports, until
 
 LAUNCHERS = ["fork", "srun", "torchrun", "launch", "accelerate", "deepspeed", "mpirun"]
 
@@ -92,7 +90,7 @@ def test_no_process_survives_its_launcher(
     while len(pids) < 4:
         pids += [int(word) for word in sleeper.stdout.readline().split()[-2:]]
     sleeper.send_signal(number)
-    _until(lambda: not any(_alive(pid) for pid in pids))
+    until(lambda: not any(_alive(pid) for pid in pids))
     assert sleeper.wait(timeout=30) != 0
 
 
@@ -121,10 +119,3 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def _until(true: object, seconds: float = 30) -> None:
-    limit = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < limit, f"still there, as {os.getpid()} sees it"
-        time.sleep(0.1)

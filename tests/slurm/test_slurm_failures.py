@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
 
-from command_rig import Allranks
+from command_rig import Allranks, until
 
 pytestmark = pytest.mark.slurm
 
@@ -71,15 +70,8 @@ def test_cancel_ends_every_process(slurm: Allranks, tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text("import time; print('up', flush=True); time.sleep(600)\n")
     submitted = slurm("submit", "-N", "2", "--nprocs", "2", "-t", "5m", "-J", "long", "long.py")
     assert submitted.returncode == 0, submitted.stderr
-    _until(lambda: slurm("logs", "long").stdout.count("up") == 2)
+    until(lambda: slurm("logs", "long").stdout.count("up") == 2)
     assert slurm("cancel", "long").returncode == 0
-    _until(lambda: "CANCELLED" in slurm("ps", "--json", "long").stdout)
+    until(lambda: "CANCELLED" in slurm("ps", "--json", "long").stdout)
     again = slurm("cancel", "long")
     assert "has ended already" in again.stdout
-
-
-def _until(true: object, seconds: float = 60) -> None:
-    limit = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < limit, "it did not happen"
-        time.sleep(0.3)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from command_rig import Allranks
+from command_rig import Allranks, until
 
 pytestmark = pytest.mark.slurm
 
@@ -162,3 +162,80 @@ def test_a_submit_inside_a_job_inherits_nothing_of_it(slurm: Allranks, tmp_path:
     done = slurm("submit", *size, "--follow", "outer.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert slurm("logs", "-f", "inner").stdout.split() == ["[0]", "inner", "1", "1", "3"]
+
+
+WAITS_FOR_USR1 = """
+import os, signal, sys, time
+got = []
+signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+print("ready", flush=True)
+while not got:
+    time.sleep(0.1)
+time.sleep(2)  # a second delivery would come by now
+print("got", len(got), flush=True)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["srun", "fork", "torchrun", "srun --no-agent"])
+def test_a_signal_before_the_limit_reaches_every_rank_once(
+    launcher: str, slurm: Allranks, slurm_env: dict[str, str], tmp_path: Path
+) -> None:
+    if "torchrun" in launcher:
+        pytest.importorskip("torch")
+    (tmp_path / "saves.py").write_text(WAITS_FOR_USR1)
+    words = [
+        "-N",
+        "2",
+        "--nprocs",
+        "4",
+        "-t",
+        "5m",
+        "--signal",
+        "B:USR1@120",
+        "-l",
+        *launcher.split(),
+    ]
+    submitted = slurm("submit", *words, "--json", "saves.py")
+    job_id = json.loads(submitted.stdout)["job_id"]
+    until(lambda: slurm("logs", job_id).stdout.count("ready") == 4)
+    subprocess.run(["scancel", "--batch", "--signal=USR1", job_id], env=slurm_env, check=True)
+    done = slurm("logs", "-f", job_id)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("got 1") == 4
+
+
+def test_an_array_ends_with_its_worst_task(slurm: Allranks, tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(
+        "import os, sys, time\n"
+        "task = int(os.environ['SLURM_ARRAY_TASK_ID'])\n"
+        "print('task', task, flush=True)\n"
+        "time.sleep(0 if task == 2 else 3)\n"
+        "sys.exit(7 if task == 1 else 0)\n"
+    )
+    slurm("submit", "-t", "5m", "--array", "0-2", "tasks.py")
+    done = slurm("logs", "-f", "last")
+    assert sorted(line for line in done.stdout.splitlines() if "task" in line) == [
+        f"[0] task {task}" for task in range(3)
+    ]
+    assert done.returncode == 7
+    (row,) = json.loads(slurm("ps", "--json", "last").stdout)
+    assert (row["state"], row["exit_code"]) == ("FAILED", 7)
+
+
+def test_run_inside_a_step_stays_in_it(
+    slurm_env: dict[str, str], hello: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "allranks", "run", "--nprocs", "2", hello]
+    done = subprocess.run(
+        ["srun", "-N1", "-n1", "-c2", "-t", "5", *command],
+        cwd=tmp_path, env=slurm_env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.split("\n")[:2]) == ["[0] hello from 0 of 2", "[1] hello from 1 of 2"]
+
+
+def test_a_set_up_that_fails_in_the_task_ends_the_job(slurm: Allranks, hello: str) -> None:
+    words = ["--setup-on", "node", "--setup-command", "false"]
+    done = slurm("submit", "-t", "5m", *words, "--follow", hello)
+    assert done.returncode == 1
+    assert "hello from" not in done.stdout

@@ -114,7 +114,9 @@ def _supervise(
     _note(started, attempt, began)
     command = orders[0].command or [sys.executable, *(words or [])]
     peers = attempt.failures if options.peers else None
-    given = Given(signals, guard.pid, command, grace, keep_terminal, peers)
+    # Slurm signals every process of a step: passed on, a rank would get it twice.
+    pass_on = not placement.in_step(os.environ)
+    given = Given(signals, guard.pid, command, grace, keep_terminal, pass_on, peers)
     supervisor = Supervisor(started, console, attempt, given)
     code = supervisor.run()
     guard.dismiss()

@@ -80,7 +80,7 @@ def place_one(env: Mapping[str, str]) -> Place:
 
 
 def _node(nnodes: int | None, node_rank: int | None, env: Mapping[str, str]) -> tuple[int, int]:
-    step = _in_step(env)
+    step = in_step(env)
     if nnodes is None:
         nnodes = int(env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or 1) if step else 1
     if node_rank is None:
@@ -93,7 +93,8 @@ def _node(nnodes: int | None, node_rank: int | None, env: Mapping[str, str]) -> 
     return nnodes, node_rank
 
 
-def _in_step(env: Mapping[str, str]) -> bool:
+def in_step(env: Mapping[str, str]) -> bool:
+    """Whether this is a task of a real Slurm step."""
     # The batch script of a job sees SLURM_NODEID=0 and the size of the whole allocation as well,
     # but it runs on the first node alone. Only a real step runs on all of them.
     step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""

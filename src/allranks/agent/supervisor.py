@@ -59,6 +59,8 @@ class Given(NamedTuple):
     grace: float
     """Seconds between TERM and KILL."""
     keep_terminal: bool
+    pass_on: bool = True
+    """Whether USR1, USR2 and CONT are for us to pass on; Slurm gives them to the ranks itself."""
     peers: Path | None = None
     """Where the failures of all ranks are written; looked at when the launcher ends nobody."""
 
@@ -78,6 +80,7 @@ class Supervisor:
         self._keep_terminal = given.keep_terminal
         self._guard = given.guard
         self._peers = given.peers
+        self._pass_on = given.pass_on
         self._selector = selectors.PollSelector()
         self._selector.register(given.signals, selectors.EVENT_READ, None)
         self._pipes = {child.pid: self._open(child) for child in ranks}
@@ -275,7 +278,8 @@ class Supervisor:
         if caught.number == signal.SIGCHLD:
             self._reap()
         elif caught.number in PASSED_ON:
-            send(self._alive, caught.number)
+            if self._pass_on:
+                send(self._alive, caught.number)
         elif self._stopped is None:
             # In one group with us the rank has got the terminal's Ctrl-C already.
             had_it = (

@@ -15,6 +15,9 @@ from allranks.runs.lines import LogLine
 from allranks.schedulers.status import RunStatus, run_statuses
 from allranks.slurm.states import State
 
+PATIENCE = 5
+"""How often Slurm is asked for a job that it does not know."""
+
 COLOURS = (
     "cyan",
     "magenta",
@@ -31,31 +34,38 @@ def follow_run(
     run: Run, *, ranks: list[int] | None = None, errors: bool = False, as_json: bool = False
 ) -> int:
     """Show a run until its end; the exit code is the job's."""
-    _wait(run)
-    ended: list[RunStatus] = []
-
-    def over() -> bool:
-        status = run_statuses([Run.open(run.path)])[0]
-        if status.state.ended:
-            ended.append(status)
-        return bool(ended)
-
-    for line in follow(run, ranks=ranks, errors=errors, stop=over):
-        show_line(line, as_json=as_json)
-    status = ended[-1]
+    try:
+        status = _follow(run, ranks, errors, as_json)
+    except KeyboardInterrupt:
+        click.echo(f"\n{run.id} goes on. End it with: allranks cancel {run.id}", err=True)
+        return 130
     show_first_error(run)
     say_end(status)
     return status.exit_code or (0 if status.state is State.COMPLETED else 1)
 
 
+def _follow(run: Run, ranks: list[int] | None, errors: bool, as_json: bool) -> RunStatus:
+    _wait(run)
+    seen: list[RunStatus] = []
+
+    def over() -> bool:
+        """Ended, or forgotten by Slurm before it could be asked: asked again a few times."""
+        seen.append(run_statuses([Run.open(run.path)])[0])
+        lost = [status.state is State.UNKNOWN for status in seen[-PATIENCE:]]
+        return seen[-1].state.ended or (len(lost) == PATIENCE and all(lost))
+
+    for line in follow(run, ranks=ranks, errors=errors, stop=over):
+        show_line(line, as_json=as_json)
+    return seen[-1]
+
+
 def _wait(run: Run) -> None:
     """Say why the job waits, each time the reason changes."""
-    said = ""
+    said, unknown = "", 0
     while True:
         status = run_statuses([Run.open(run.path)])[0]
-        if status.state is not State.PENDING and not (
-            status.state is State.UNKNOWN and not status.attempts
-        ):
+        unknown = unknown + 1 if status.state is State.UNKNOWN and not status.attempts else 0
+        if status.state is not State.PENDING and not 0 < unknown < PATIENCE:
             break
         text = f"waiting: {status.why or 'no reason given yet'}"
         if status.expected_start:

@@ -62,7 +62,7 @@ def _table(statuses: list[RunStatus]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("RUN", "JOB", "STATE", "TIME", "NODES"):
-        table.add_column(title, no_wrap=title in ("JOB", "TIME"), overflow="fold")
+        table.add_column(title, no_wrap=title != "NODES", overflow="fold")
     table.add_column("WHY", ratio=1, overflow="fold")
     for status in statuses:
         colour = "green" if status.exit_code == 0 else "red" if status.state.ended else "cyan"

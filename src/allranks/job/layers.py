@@ -75,7 +75,10 @@ def file_layer(path: Path) -> Layer:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
     if path.name == "pyproject.toml":
         data = data.get("tool", {}).get("allranks", {})
-    return Layer(path.name, _known(data, str(path)))
+    values = _known(data, str(path))
+    if path.parent.resolve() != Path.cwd():
+        values = {name: _beside(path.parent, name, value) for name, value in values.items()}
+    return Layer(path.name, values)
 
 
 def site_layer(site: Site) -> Layer:
@@ -115,6 +118,16 @@ def _known(data: Mapping[str, Any], where: str) -> dict[str, Any]:
             value = str(value)  # a bare number is minutes to Slurm; an int would be seconds
         result[name] = _expand(value) if name in _PATHS else value
     return result
+
+
+def _beside(folder: Path, name: str, value: Any) -> Any:
+    """Paths of a file further up are meant from there, where they exist there."""
+    if isinstance(value, list):
+        return [_beside(folder, name, item) for item in value]
+    if name not in ("script", *_PATHS) or not isinstance(value, str) or not value:
+        return value
+    found = folder / value
+    return str(found) if not Path(value).is_absolute() and found.exists() else value
 
 
 def _expand(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from allranks.imports import ImportScan
 from allranks.job.fields import Job
@@ -76,7 +77,11 @@ class Plan:
     @property
     def command(self) -> list[Word]:
         """The training command as one process of it is started."""
-        return [self.python, *self.training] if self.is_python else self.training
+        if self.is_python:
+            return [self.python, *self.training]
+        script, *args = self.training
+        here = Path(self.job.chdir or ".", script).is_file() and "/" not in script
+        return [f"./{script}" if here else script, *args]  # PATH is not searched for a file here
 
     @property
     def secrets(self) -> dict[str, str]:

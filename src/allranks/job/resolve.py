@@ -61,6 +61,8 @@ def _check_script(job: Job) -> None:
     if not script or job.module:
         return
     path = Path(job.chdir or ".", script)
+    if job.chdir and not Path(job.chdir).is_dir():
+        raise UsageError(f"There is no folder {job.chdir} to run in (--chdir).")
     if path.is_dir():
         raise UsageError(f"{script} is a folder. Name the training script in it.")
     if not path.is_file():

@@ -62,6 +62,8 @@ class Launcher(ABC):
     """What to install for it."""
     through_srun: ClassVar[bool] = True
     """False: the command runs once, on the first node, and reaches the others by itself."""
+    survives_signals: ClassVar[bool] = False
+    """Whether USR1 and USR2, which Slurm sends to every process of a step, leave it alive."""
     wraps_ranks: ClassVar[bool] = True
     """Whether the agent stands around each rank."""
 

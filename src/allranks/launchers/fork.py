@@ -11,6 +11,7 @@ class Fork(Launcher):
     """``python -m allranks.agent ranks`` on every node."""
 
     name = "fork"
+    survives_signals = True
     wraps_ranks = False
 
     def words(self, plan: Plan, place: Place) -> Groups:

@@ -10,6 +10,7 @@ class Python(Launcher):
     """``python train.py`` in one task per node, with the address and port to meet on."""
 
     name = "python"
+    survives_signals = True
     wraps_ranks = False
 
     def words(self, plan: Plan, place: Place) -> Groups:

@@ -11,6 +11,7 @@ class Srun(Launcher):
     """The training command itself, in every task."""
 
     name = "srun"
+    survives_signals = True
 
     def words(self, plan: Plan, place: Place) -> Groups:
         if place is SLURM:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from allranks.errors import RunNotFoundError
+from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs.attempts import Attempt, attempt_numbers, make_attempt
 from allranks.runs.files import now, parse_stamp, read_json, strings, write_json
 from allranks.runs.registry import register
@@ -39,7 +39,13 @@ class Run:
         cls, root: Path, name: str, *, scheduler: str, cwd: str | Path, command: Sequence[str]
     ) -> Run:
         """Make ``<root>/<name>-<stamp>``, or with ``-2`` … when two come in the same second."""
-        path = _make_folder(Path(root).absolute(), safe_name(name))
+        try:
+            path = _make_folder(Path(root).absolute(), safe_name(name))
+        except OSError as error:
+            raise UsageError(
+                f"The run folder cannot be made in {Path(root).absolute()}: {error.strerror}.\n"
+                "Choose another place: --runs DIR, or set ALLRANKS_RUNS."
+            ) from None
         about = {
             "name": name,
             "id": path.name,

@@ -41,8 +41,16 @@ def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, Snapshot]:
     """
     cwd = Path(plan.job.chdir or ".").resolve()
     snapshot = take_snapshot(run.path, cwd, plan.job.snapshot or default)
-    copied = run.path / "code" / snapshot.subfolder / (plan.job.script or "")
-    if snapshot.mode != "copy" or plan.job.module or not copied.is_file():
+    if snapshot.mode != "copy" or snapshot.root is None:
+        return plan, snapshot
+    script = (cwd / (plan.job.script or "")).resolve()
+    inside = script.relative_to(snapshot.root) if script.is_relative_to(snapshot.root) else None
+    copied = run.path / "code" / inside if inside else None
+    if plan.job.module or copied is None or not copied.is_file():
+        snapshot.notes.append(
+            f"The job runs {plan.job.script} as it is when it starts; the copy in the run folder is "
+            "for the record."
+        )
         return plan, snapshot
     return replace(plan, job=replace(plan.job, script=str(copied.resolve()))), snapshot
 

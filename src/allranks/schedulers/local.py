@@ -16,7 +16,7 @@ from types import FrameType
 from allranks.agent.processes import die_with
 from allranks.agent.summary import summary
 from allranks.agent.sweep import sweep
-from allranks.distributed.rendezvous import free_port
+from allranks.distributed.rendezvous import derived_port, free_port
 from allranks.errors import MissingDependencyError
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
@@ -75,7 +75,8 @@ def _start(plan: Plan, run: Run, extra: dict[str, str], meanwhile: Callable[[], 
 
 
 def _place(plan: Plan) -> Place:
-    port = plan.job.port or free_port("127.0.0.1")
+    # Two runs that start at the same moment must not look for a port from the same start.
+    port = plan.job.port or free_port("127.0.0.1", derived_port(uuid.uuid4().hex))
     return Place(
         node_rank="0",
         address="127.0.0.1",
@@ -135,10 +136,15 @@ def _supervise(
             f"{words[0]} is not on the PATH. Install it, activate its environment, "
             "or choose another --launcher."
         ) from None
-    about = read_json(run.path / "run.json")
-    write_json(run.path / "run.json", about | {"pid": me, "host": os.uname().nodename})
+    note_process(run)
     meanwhile()
     return Watch(process).wait()
+
+
+def note_process(run: Run) -> None:
+    """Write down which process a run lives in, for ``ps`` and ``cancel``."""
+    about = read_json(run.path / "run.json")
+    write_json(run.path / "run.json", about | {"pid": os.getpid(), "host": os.uname().nodename})
 
 
 class Watch:
@@ -150,8 +156,10 @@ class Watch:
 
     STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], group: bool = False) -> None:
         self.process = process
+        self.group = group
+        """The process leads a session of its own, so no Ctrl-C reaches it but through us."""
         self.asked = False
 
     def wait(self) -> int:
@@ -170,11 +178,19 @@ class Watch:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            self.process.kill()
+            self._send(signal.SIGKILL)
+        elif self.group:
+            self._send(signal.SIGTERM)
         elif number != signal.SIGINT or not os.isatty(0):
-            self.process.send_signal(number)
+            self._send(number)
         self.asked = True
         signal.setitimer(signal.ITIMER_REAL, GRACE)
+
+    def _send(self, number: int) -> None:
+        if not self.group:
+            self.process.send_signal(number)
+        elif self.process.poll() is None:
+            os.killpg(self.process.pid, number)
 
 
 def local_gpus(root: Path = Path("/")) -> int:

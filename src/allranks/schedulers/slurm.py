@@ -6,15 +6,16 @@ import os
 import subprocess
 from dataclasses import dataclass
 
+from allranks.agent.processes import die_with
 from allranks.distributed.nodelist import expand_counts
 from allranks.errors import JobError
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
-from allranks.runs.files import write_text
+from allranks.runs.files import read_json, write_json, write_text
 from allranks.runs.folder import Run
 from allranks.runs.snapshot import Snapshot
 from allranks.schedulers.folder import keep_allranks, keep_code, keep_versions, make_run
-from allranks.schedulers.local import Watch
+from allranks.schedulers.local import Watch, note_process
 from allranks.script import body_lines, render
 from allranks.slurm.commands import run_slurm
 from allranks.slurm.environment import clean_environment
@@ -40,6 +41,10 @@ def submit_plan(plan: Plan, *, made_by: str, python: str | None) -> Submitted:
     keep_versions(plan, run, python)
     script = run.path / "job.sh"
     write_text(script, render(plan, made_by=made_by, run_dir=str(run.path)))
+    if plan.job.array:
+        write_json(
+            run.path / "run.json", read_json(run.path / "run.json") | {"array": plan.job.array}
+        )
     job_id = submit(script, cwd=plan.job.chdir, env={**os.environ, **plan.secrets})
     return Submitted(run.add_job_id(job_id), job_id, snapshot)
 
@@ -80,11 +85,9 @@ def allocation_layer(env: dict[str, str]) -> Layer | None:
 
 
 def _inside_step(env: dict[str, str]) -> bool:
-    """A task of a real step is one rank already; batch scripts and interactive steps are not."""
+    """In a task of a step the CPUs are taken: a step inside it would wait for them for ever."""
     step = env.get("SLURM_STEP_ID", "")
-    return (
-        step.isdigit() and int(step) < 0xFFFFFFF0 and int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1
-    )
+    return step.isdigit() and int(step) < 0xFFFFFFF0
 
 
 def _gpus_on_node(env: dict[str, str], job_id: str) -> str | None:
@@ -111,7 +114,7 @@ def _step(plan: Plan) -> list[str]:
 
 def start_in_allocation(plan: Plan) -> tuple[Run, int]:
     """Run the job script's body by bash inside the allocation around us."""
-    run = make_run(plan, "slurm")
+    run = make_run(plan, "local")  # it lives and ends with this process, not with the allocation
     plan, _ = keep_code(plan, run, "reference")
     if plan.agent:
         keep_allranks(run)
@@ -120,5 +123,12 @@ def start_in_allocation(plan: Plan) -> tuple[Run, int]:
         script,
         "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path), _step(plan))]) + "\n",
     )
-    process = subprocess.Popen(["bash", str(script)], env={**os.environ, **plan.secrets})
-    return run, Watch(process).wait()
+    me = os.getpid()
+    process = subprocess.Popen(
+        ["bash", str(script)],
+        env={**os.environ, **plan.secrets},
+        start_new_session=True,  # srun asks for a second Ctrl-C; so it gets TERM from us instead
+        preexec_fn=lambda: die_with(me),
+    )
+    note_process(run)
+    return run, Watch(process, group=True).wait()

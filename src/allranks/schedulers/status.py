@@ -45,8 +45,10 @@ def run_statuses(runs: Iterable[Run]) -> list[RunStatus]:
 
 
 def _settled(run: Run) -> bool:
-    """The folder itself tells the end: this very job wrote its exit code."""
+    """The folder itself tells the end: this very job wrote its exit code. Not of an array's tasks."""
     last = run.last_attempt
+    if read_json(run.path / "run.json").get("array"):
+        return False
     return last is not None and last.exit_code == 0 and last.job_id == run.job_ids[-1]
 
 
@@ -67,7 +69,7 @@ def _status(run: Run, known: dict[str, JobStatus], silence: str) -> RunStatus:
         return RunStatus(**{**vars(folder), "why": why})
     why = folder.why if folder.attempts else ""
     if job.state is State.PENDING:
-        why = pending_reason_text(job.reason)
+        why = pending_reason_text(job.reason).replace("JOBID", run.job_ids[-1])
     return RunStatus(
         run,
         job.state,
@@ -90,8 +92,9 @@ def _from_folder(run: Run) -> RunStatus:
     failure = last.first_failure()
     why = f"rank {failure.rank} failed first" if failure else ""
     state = State.UNKNOWN
-    if last.exit_code is not None:
-        state = State.COMPLETED if last.exit_code == 0 else State.FAILED
+    code = _exit_code(run)
+    if code is not None:
+        state = State.COMPLETED if code == 0 else State.FAILED
     elif run.scheduler == "local":
         state = State.RUNNING if _alive(run) else State.FAILED
         why = why or ("" if state is State.RUNNING else "killed")
@@ -99,12 +102,23 @@ def _from_folder(run: Run) -> RunStatus:
         run,
         state,
         job_id,
-        exit_code=last.exit_code,
+        exit_code=code,
         nodes=",".join(last.hosts),
         start=last.start,
         end=last.end,
         why=why,
         attempts=last.number,
+    )
+
+
+def _exit_code(run: Run) -> int | None:
+    """The last life's; of an array the worst of its tasks, once all that began have ended."""
+    if not read_json(run.path / "run.json").get("array"):
+        last = run.last_attempt
+        return last.exit_code if last else None
+    codes = [attempt.exit_code for attempt in run.attempts]
+    return (
+        None if None in codes else max((code for code in codes if code is not None), default=None)
     )
 
 

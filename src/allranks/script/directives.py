@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from allranks.errors import JobError
 from allranks.job.fields import options
 from allranks.job.plan import Plan
 from allranks.units import format_memory, format_time
@@ -15,8 +17,30 @@ def directive_lines(plan: Plan, output: str) -> list[str]:
     """All directives of a plan; ``output`` is where Slurm's log goes if the job does not say."""
     values = {**_plain(plan), **_size(plan), **_flags(plan)}
     values.setdefault("output", plan.job.output or output)
+    _refuse_settled(plan.job.sbatch)
     values |= plan.job.sbatch
     return [directive(name, value) for name, value in values.items() if value is not None]
+
+
+_SETTLED = {
+    "nodes": "--nodes",
+    "ntasks": "--nprocs",
+    "ntasks-per-node": "--tasks-per-node",
+    "cpus-per-task": "--cpus-per-task",
+    "gpus-per-node": "--gpus-per-node",
+    "gpus-per-task": "--gpus-per-task",
+    "gres": "--gpus-per-node",
+}
+"""Sizes that the rest of the script is reckoned from."""
+
+
+def _refuse_settled(given: Mapping[str, str]) -> None:
+    for name in given:
+        if name in _SETTLED and not (name == "gres" and not given[name].startswith("gpu")):
+            raise JobError(
+                f"--sbatch {name}={given[name]} would contradict the ranks that the script starts.\n"
+                f"Use {_SETTLED[name]} instead."
+            )
 
 
 def directive(name: str, value: str) -> str:

@@ -181,10 +181,12 @@ def _task(plan: Plan) -> list[str]:
     launcher = LAUNCHERS[plan.launcher]
     if not launcher.through_srun:
         return []
-    wrapped = inner_words(plan.job) if _pyxis(plan) else _inside(plan)
+    wrapped = inner_words(plan.job) if _pyxis(plan) else _container(plan)
     lines = [*task_lines(plan), *launcher.task_lines(plan)]
+    if not launcher.survives_signals:
+        lines.append("trap '' USR1 USR2  # meant for the ranks; the launcher would die of them")
     if _set_up_in_task(plan):
-        lines = [*setup_lines(plan.job), *lines]
+        lines = ["set -eo pipefail", *setup_lines(plan.job), *lines]
     if plan.agent and launcher.wraps_ranks:
         agent = join(
             [plan.python, "-m", "allranks.agent", "rank", *launcher.agent_options(plan), "--"]
@@ -194,7 +196,8 @@ def _task(plan: Plan) -> list[str]:
             present = join([*wrapped, plan.python, "-c", "import allranks.agent"]) + " 2>/dev/null"
         lines += ["local rank=()", f"if {present}; then rank=({agent}); fi"]
     words = launcher.words(plan, SLURM)
-    command = fold([[*wrapped, *words[0]], *words[1:]], indent="    ")
+    # exec: a shell that stays would die of a signal that the rank has handled well.
+    command = fold([["exec", *wrapped, *words[0]], *words[1:]], indent="    ")
     return ["task() {", *(f"  {line}" for line in lines), f"  {command}", "}", "export -f task"]
 
 

@@ -38,6 +38,7 @@ def _several_nodes(plan: Plan) -> list[str]:
         "# An address of the head node that the others reach (by route), and a port that is free there.",
         *_MEET,
         'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
+        "if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why",
         *_head(plan),
         'meet=(meet "$head" "$other" ' + f"{_interface(plan)} {plan.job.port or PORT})",
         'if [[ $head != "${SLURMD_NODENAME:-}" ]]; then',

@@ -7,12 +7,12 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from allranks.errors import MissingDependencyError, SlurmError
 from allranks.site import records
 from allranks.site.model import Match, NodeShape, Partition, Site
 from allranks.site.records import Record
+from allranks.slurm.commands import check_configuration
 
 Runner = Callable[[Sequence[str]], str]
 
@@ -28,7 +28,7 @@ def slurm_runner(env: Mapping[str, str] | None = None, timeout: float = _TIMEOUT
 
     def run(command: Sequence[str]) -> str:
         variables = _plain(env)
-        _check_configuration(variables)
+        check_configuration(variables)
         try:
             done = subprocess.run(
                 command, env=variables, timeout=timeout, capture_output=True, text=True,
@@ -61,16 +61,6 @@ def _plain(env: Mapping[str, str] | None) -> dict[str, str]:
     for name in ("SCONTROL_ALL", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN"):
         env.pop(name, None)
     return env | {"LC_ALL": "C"}
-
-
-def _check_configuration(env: Mapping[str, str]) -> None:
-    """Slurm's commands look for a missing file for a whole minute; say so at once."""
-    file = env.get("SLURM_CONF")
-    if file and not Path(file).is_file():
-        raise SlurmError(
-            f"SLURM_CONF names {file}, which is not there.\n"
-            "Correct it, or do without: unset SLURM_CONF"
-        )
 
 
 def cluster_name(runner: Runner) -> str:

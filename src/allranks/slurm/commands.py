@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from allranks.errors import MissingDependencyError, SlurmError
 from allranks.slurm.environment import clean_environment, query_environment
@@ -24,6 +25,16 @@ _NO_CONTROLLER = (
 _NO_CONFIGURATION = ("Could not establish a configuration source", "Unable to establish config")
 
 
+def check_configuration(env: Mapping[str, str]) -> None:
+    """Slurm's commands look for a missing file for a whole minute; say so at once."""
+    file = env.get("SLURM_CONF")
+    if file and not Path(file).is_file():
+        raise SlurmError(
+            f"SLURM_CONF names {file}, which is not there.\n"
+            "Correct it, or do without: unset SLURM_CONF"
+        )
+
+
 def run_slurm(
     command: Sequence[str],
     timeout: float = 30,
@@ -34,6 +45,7 @@ def run_slurm(
 
     Slurm's clients retry for minutes while slurmctld is down, so every call has a limit.
     """
+    check_configuration(os.environ if env is None else env)
     try:
         done = subprocess.run(
             [*command],

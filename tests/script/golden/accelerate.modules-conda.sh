@@ -61,6 +61,7 @@ meet() {  # head, another node, interface or '', first port to try
   echo "$address" "$port" "$device"
 }
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
 head=${hosts[0]} other=${hosts[-1]}
 meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
 if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
@@ -93,9 +94,10 @@ task() {
     export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
+  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.agent rank --); fi
-  accelerate launch \
+  exec accelerate launch \
     --multi_gpu --num_processes 8 --num_machines 2 \
     --machine_rank "$NODE_RANK" \
     --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \

@@ -61,6 +61,7 @@ meet() {  # head, another node, interface or '', first port to try
   echo "$address" "$port" "$device"
 }
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
 head=${hosts[0]} other=${hosts[-1]}
 meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
 if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
@@ -93,9 +94,10 @@ task() {
     export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
+  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.agent rank --); fi
-  python -m deepspeed.launcher.launch --node_rank "$NODE_RANK" \
+  exec python -m deepspeed.launcher.launch --node_rank "$NODE_RANK" \
     --world_info="$(base64 --wrap=0 <<<'{"node0": [0, 1, 2, 3], "node1": [0, 1, 2, 3]}')" \
     --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \
     --no_local_rank --no_python "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'

@@ -57,6 +57,7 @@ meet() {  # head, another node, interface or '', first port to try
   echo "$address" "$port" "$device"
 }
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
 head=${hosts[0]} other=${hosts[-1]}
 meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
 if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
@@ -92,7 +93,10 @@ task() {
   export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.agent rank --); fi
-  inside "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
+  exec apptainer exec --nv --bind "$ALLRANKS_RUN_DIR" --bind /data --bind /scratch:/mnt/scratch:ro '/images/torch 2.sif' bash -c 'set -e
+export CXX=g++-12  # for kernels
+source '"'"'/opt/my venv'"'"'/bin/activate
+exec "$@"' inside "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
 }
 export -f task
 

@@ -53,6 +53,7 @@ meet() {  # head, another node, interface or '', first port to try
   echo "$address" "$port" "$device"
 }
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
 head=${hosts[0]} other=${hosts[-1]}
 meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
 if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
@@ -85,9 +86,10 @@ task() {
     export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
+  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.agent rank --local-rank-arg local-rank --); fi
-  python -m torch.distributed.launch \
+  exec python -m torch.distributed.launch \
     --nnodes 2 --nproc-per-node 4 --node-rank "$NODE_RANK" \
     --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
     --use-env --no-python "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'

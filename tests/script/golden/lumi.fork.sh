@@ -62,6 +62,7 @@ meet() {  # head, another node, interface or '', first port to try
   echo "$address" "$port" "$device"
 }
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
 head=${hosts[0]} other=${hosts[-1]}
 meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
 if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
@@ -89,7 +90,10 @@ task() {
     export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
-  inside python -m allranks.agent ranks \
+  exec singularity exec --rocm --bind "$ALLRANKS_RUN_DIR" --bind /pfs --bind /scratch --bind /projappl --bind /project --bind /flash --bind /appl --bind /opt/cray --bind /usr/lib64/libcxi.so.1 --bind /var/spool/slurmd torch.sif bash -c 'set -e
+${WITH_CONDA:-}
+if command -v g++-12 >/dev/null; then export CXX=g++-12; fi
+exec "$@"' inside python -m allranks.agent ranks \
     --nprocs 8 --nnodes 2 --node-rank "$NODE_RANK" \
     --mode fork --preload torch \
     -- train.py --lr 0.1 --title 'it'"'"'s $HOME'

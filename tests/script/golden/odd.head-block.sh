@@ -50,6 +50,7 @@ meet() {  # head, another node, interface or '', first port to try
   echo "$address" "$port" "$device"
 }
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
 head=n2
 export head_index=-1
 for index in "${!hosts[@]}"; do
@@ -95,7 +96,7 @@ task() {
   export RANK=$(((SLURM_PROCID - head_index * 4 + WORLD_SIZE) % WORLD_SIZE)) LOCAL_RANK=$SLURM_LOCALID
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.agent rank --); fi
-  "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
+  exec "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
 }
 export -f task
 

@@ -59,7 +59,7 @@ task() {
   export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.agent rank --); fi
-  "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
+  exec "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
 }
 export -f task
 

@@ -36,6 +36,7 @@ meet() {  # head, another node, interface or '', first port to try
   echo "$address" "$port" "$device"
 }
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
 head=${hosts[0]} other=${hosts[-1]}
 meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
 if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
@@ -58,7 +59,7 @@ task() {
     export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
-  python train.py --lr 0.1 --title 'it'"'"'s $HOME'
+  exec python train.py --lr 0.1 --title 'it'"'"'s $HOME'
 }
 export -f task
 

@@ -57,6 +57,7 @@ meet() {  # head, another node, interface or '', first port to try
   echo "$address" "$port" "$device"
 }
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
 head=${hosts[0]} other=${hosts[-1]}
 meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
 if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
@@ -90,9 +91,13 @@ task() {
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
   local is_host=$((NODE_RANK == 0))
+  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.agent rank --); fi
-  inside torchrun \
+  exec apptainer exec --nv --bind "$ALLRANKS_RUN_DIR" --bind /data --bind /scratch:/mnt/scratch:ro '/images/torch 2.sif' bash -c 'set -e
+export CXX=g++-12  # for kernels
+source '"'"'/opt/my venv'"'"'/bin/activate
+exec "$@"' inside torchrun \
     --nnodes 2 --nproc-per-node 4 \
     --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$endpoint" \
     --rdzv-conf=is_host="$is_host" \

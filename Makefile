@@ -1,6 +1,7 @@
 # Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   ?= .venv
+JOBS   ?= 2
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -43,7 +44,7 @@ system:  ## install Slurm, MPI and shellcheck from the distribution (as root)
 	@bash scripts/system-packages
 
 test: system $(VENV)/test  ## run all tests; what cannot run here is skipped with its reason
-	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist worksteal $(ARGS)
 
 test-slurm-versions: system $(VENV)/test  ## a slow leg: Slurm 24.11 and 26.05 for real (as root)
 	$(BIN)/python -m pytest -m slow tests/versions --timeout 1500 $(ARGS)

@@ -96,7 +96,7 @@ ROOMS = {
     "job": {"errors", "units", "shell", "imports", "site", "redact"},
     "environment": {"errors", "shell", "job", "redact"},
     "launchers": {"errors", "shell", "job"},
-    "script": {"launchers", "environment", "job", "shell", "units"},
+    "script": {"errors", "launchers", "environment", "job", "shell", "units"},
     "slurm": {"errors", "units"},
     "runs": {"errors", "units", "redact"},
     "schedulers": {

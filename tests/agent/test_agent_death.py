@@ -185,7 +185,7 @@ def test_user_signals_are_passed_on_once(rig: Rig, mode: str) -> None:
         """
         import os, signal, time
         for s in (signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(s, lambda n, f: print("got", signal.Signals(n).name))
+            signal.signal(s, lambda n, f: os.write(1, f"got {signal.Signals(n).name}\\n".encode()))
         open(f"ready{os.environ['RANK']}", "w")
         end = time.monotonic() + 1
         while time.monotonic() < end: time.sleep(0.05)

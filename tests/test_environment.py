@@ -50,7 +50,8 @@ def test_the_order_is_modules_scripts_python_own_lines() -> None:
 
 def test_where_python_comes_from() -> None:
     assert setup_lines(Job(conda="torch")) == [
-        'source "$(conda info --base)"/etc/profile.d/conda.sh',
+        "conda_root=$(conda info --base)",
+        'source "$conda_root"/etc/profile.d/conda.sh',
         "conda activate torch",
     ]
     assert (

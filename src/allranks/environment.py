@@ -42,7 +42,9 @@ def activation_lines(job: Job) -> list[str]:
     """Conda, venv and uv: where Python comes from."""
     lines: list[str] = []
     if job.conda:
-        root = quote(_file(job.conda_root)) if job.conda_root else '"$(conda info --base)"'
+        root = quote(_file(job.conda_root)) if job.conda_root else '"$conda_root"'
+        if not job.conda_root:
+            lines.append("conda_root=$(conda info --base)")  # a line of its own: it ends the job
         lines += [f"source {root}/etc/profile.d/conda.sh", join(["conda", "activate", job.conda])]
     if job.venv:
         lines.append(f"source {quote(_file(job.venv))}/bin/activate")

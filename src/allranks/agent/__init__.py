@@ -1,9 +1,9 @@
 """The small process beside the ranks: starts them, keeps their logs, ends them cleanly.
 
-Run as ``python -m allranks.agent ranks|rank|summary``. It needs nothing but the standard library,
+Run as ``python -m allranks.agent ranks|rank|summary|horovod-server``. It needs nothing but the standard library,
 and it must start fast: on a large job it is the first thing that every node does.
 
-    __main__      the three commands
+    __main__      the commands
     options       what they take
     placement     which ranks are mine
     variables     the environment of a rank
@@ -20,5 +20,6 @@ and it must start fast: on a large job it is the first thing that every node doe
     processes     prctl, signalfd, /proc
     guard         what still works when the agent itself is killed
     sweep         end every process of a launch
-    redact        an environment without its secrets
+    quick_end     a forked rank need not take torch apart
+    horovod       where Horovod's ranks find each other
 """

@@ -56,6 +56,7 @@ def _follow(run: Run, ranks: list[int] | None, errors: bool, as_json: bool) -> R
 
     for line in follow(run, ranks=ranks, errors=errors, stop=over):
         show_line(line, as_json=as_json)
+        sys.stdout.flush()
     return seen[-1]
 
 
@@ -81,12 +82,12 @@ def show_line(line: LogLine, *, as_json: bool = False) -> None:
     if as_json:
         import json
 
-        click.echo(json.dumps(asdict(line)))
+        sys.stdout.write(json.dumps(asdict(line)) + "\n")
         return
     prefix = "" if line.rank is None else f"[{line.rank}] "
     if line.rank is not None and sys.stdout.isatty():
         prefix = click.style(prefix, fg=COLOURS[line.rank % len(COLOURS)])
-    click.echo(prefix + line.text)
+    sys.stdout.write(f"{prefix}{line.text}\n")  # click.echo flushes each line
 
 
 def show_first_error(run: Run) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from allranks.runs.folder import Run
 
 
 @click.command()
@@ -44,8 +49,20 @@ def logs(
             line = replace(line, text=f"{line.time} {line.text}")
         show_line(line, as_json=as_json)
     if empty:
+        click.echo(_nothing(found, errors), err=True)
+
+
+def _nothing(run: Run, errors: bool) -> str:
+    """Why there is nothing to show: what the run has to offer instead."""
+    attempts = run.attempts
+    ranks = sorted({rank for attempt in attempts for rank in attempt.log_files()})
+    if not ranks or errors:
         what = "errors" if errors else "lines"
-        click.echo(f"{found.id} has no {what} yet. State: allranks ps {found.id}", err=True)
+        return f"{run.id} has no {what} so far. State: allranks ps {run.id}"
+    numbers = ", ".join(str(attempt.number) for attempt in attempts)
+    return (
+        f"Nothing of that in {run.id}: it has ranks {ranks[0]} to {ranks[-1]}, attempts {numbers}."
+    )
 
 
 def read_ranks(text: str) -> list[int]:

@@ -22,7 +22,10 @@ def run(**parameters: Any) -> None:
         allranks run --nprocs 4 --launcher torchrun train.py
     """
     import os
+    import re
 
+    if not re.fullmatch(r"all|\d+(,\d+)*", parameters["show"]):
+        raise click.BadParameter("write all, 0 or 0,3", param_hint="--show")
     allocation = None
     if "SLURM_JOB_ID" in os.environ:
         from allranks.schedulers.slurm import allocation_layer

@@ -24,7 +24,7 @@ def submit(**parameters: Any) -> None:
 
     plan = make_plan(parameters, "slurm", detect=True)
     if parameters["dry_run"]:
-        _dry_run(plan)
+        _dry_run(plan, parameters["as_json"])
         return
     from allranks.cli.planning import job_python
     from allranks.schedulers.slurm import submit_plan
@@ -45,7 +45,8 @@ def submit(**parameters: Any) -> None:
         raise click.exceptions.Exit(follow_run(submitted.run))
 
 
-def _dry_run(plan: Any) -> None:
+def _dry_run(plan: Any, as_json: bool) -> None:
+    import json
     import shutil
 
     from allranks.cli.planning import made_by
@@ -54,9 +55,9 @@ def _dry_run(plan: Any) -> None:
 
     text = render(plan, made_by=made_by())
     check_syntax(text)
-    click.echo(text, nl=False)
-    if shutil.which("sbatch"):
-        said = expected_start(text, plan.job.chdir)
+    said = expected_start(text, plan.job.chdir) if shutil.which("sbatch") else None
+    click.echo(json.dumps({"script": text, "slurm": said}) if as_json else text.rstrip("\n"))
+    if said:
         click.echo(f"Slurm says: {said}", err=True)
     click.echo("Nothing was submitted (--dry-run).", err=True)
 

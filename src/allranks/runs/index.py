@@ -40,6 +40,8 @@ def runs_root() -> Path:
 
 def find_run(reference: str, root: Path | None = None) -> Run:
     """The run that ``reference`` names; RunNotFoundError with the nearest names otherwise."""
+    if not reference.strip():
+        raise RunNotFoundError("Name a run: its name, folder or job id, or `last`.")
     if reference == "last":
         return _last(_entries(root))
     if run := _by_folder(reference):

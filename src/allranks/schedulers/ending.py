@@ -6,9 +6,9 @@ import os
 import signal
 
 from allranks.errors import AllranksError
-from allranks.runs.files import integer, read_json
+from allranks.runs.files import read_json
 from allranks.runs.folder import Run
-from allranks.schedulers.status import run_statuses
+from allranks.schedulers.status import run_statuses, running_process
 from allranks.slurm import jobs
 
 
@@ -20,11 +20,11 @@ def end_run(run: Run) -> tuple[str, str]:
     if run.job_ids:
         jobs.cancel(run.job_ids[-1])
         return run.id, f"cancelled job {run.job_ids[-1]}"
-    about = read_json(run.path / "run.json")
-    pid, host = integer(about.get("pid")), about.get("host")
-    if pid is None:
-        return run.id, "has not started"
-    if host != os.uname().nodename:
+    host = read_json(run.path / "run.json").get("host")
+    if host is not None and host != os.uname().nodename:
         raise AllranksError(f"{run.id} runs on {host}, not here. Log in there and cancel it.")
+    pid = running_process(run)
+    if pid is None:
+        return run.id, "is not running"
     os.kill(pid, signal.SIGTERM)
     return run.id, f"told process {pid} to end"

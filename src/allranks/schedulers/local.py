@@ -141,10 +141,20 @@ def _supervise(
     return Watch(process).wait()
 
 
+def process_start(pid: int) -> str | None:
+    """When a process began, as the kernel counts it: tells it from a later one of the same number."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
 def note_process(run: Run) -> None:
     """Write down which process a run lives in, for ``ps`` and ``cancel``."""
     about = read_json(run.path / "run.json")
-    write_json(run.path / "run.json", about | {"pid": os.getpid(), "host": os.uname().nodename})
+    me = os.getpid()
+    where = {"pid": me, "started": process_start(me), "host": os.uname().nodename}
+    write_json(run.path / "run.json", about | where)
 
 
 class Watch:

@@ -10,6 +10,7 @@ from datetime import datetime
 from allranks.errors import MissingDependencyError, SlurmError
 from allranks.runs.files import integer, read_json
 from allranks.runs.folder import Run
+from allranks.schedulers.local import process_start
 from allranks.slurm.jobs import job_status
 from allranks.slurm.parse import JobStatus
 from allranks.slurm.reasons import pending_reason_text
@@ -123,14 +124,13 @@ def _exit_code(run: Run) -> int | None:
 
 
 def _alive(run: Run) -> bool:
+    return running_process(run) is not None
+
+
+def running_process(run: Run) -> int | None:
+    """The process in which a run of this machine lives; None when it is gone or elsewhere."""
     about = read_json(run.path / "run.json")
     pid = integer(about.get("pid"))
     if pid is None or about.get("host") != os.uname().nodename:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        return None
+    return pid if about.get("started") and process_start(pid) == about["started"] else None

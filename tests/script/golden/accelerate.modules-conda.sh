@@ -38,7 +38,8 @@ fi
 module purge
 module load gcc/12
 module load cuda/12.4
-source "$(conda info --base)"/etc/profile.d/conda.sh
+conda_root=$(conda info --base)
+source "$conda_root"/etc/profile.d/conda.sh
 conda activate torch
 export DATA='/my data'
 export OMP_NUM_THREADS=2

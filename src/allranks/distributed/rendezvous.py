@@ -93,22 +93,6 @@ def route_address(peer: str) -> tuple[str, str | None]:
     raise WorldError(f"No route from {socket.gethostname()} to {peer}: {problem}.")
 
 
-def interface_address(name: str) -> str:
-    """The address of a network interface: IPv4 if it has one, else its first global IPv6."""
-    if address := _ipv4_of(name):
-        return address
-    inet6 = [address for address, interface in _inet6() if interface == name]
-    if inet6:
-        return next((a for a in inet6 if not ipaddress.ip_address(a).is_link_local), inet6[0])
-    names = ", ".join(interface for _, interface in socket.if_nameindex())
-    raise WorldError(f"Interface '{name}' has no address here. This machine has: {names}.")
-
-
-def network_variables(interface: str) -> dict[str, str]:
-    """The interface in NCCL's and gloo's spelling: NCCL matches prefixes without ``=``."""
-    return {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
-
-
 def _can_bind(host: str, port: int) -> bool:
     """Try it as the store will: on the host's address and on all addresses."""
     try:

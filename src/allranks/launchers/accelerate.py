@@ -12,7 +12,6 @@ class Accelerate(Launcher):
 
     name = "accelerate"
     module = "accelerate"
-    package = "accelerate"
 
     def words(self, plan: Plan, place: Place) -> Groups:
         shape = plan.shape

@@ -54,12 +54,8 @@ class Launcher(ABC):
     """How processes start."""
 
     name: ClassVar[str]
-    programs: ClassVar[tuple[str, ...]] = ()
-    """Programs that must be there, other than the interpreter."""
     module: ClassVar[str | None] = None
     """Python module that must be importable in the job's environment."""
-    package: ClassVar[str | None] = None
-    """What to install for it."""
     through_srun: ClassVar[bool] = True
     """False: the command runs once, on the first node, and reaches the others by itself."""
     survives_signals: ClassVar[bool] = False

@@ -16,7 +16,6 @@ class DeepSpeed(Launcher):
 
     name = "deepspeed"
     module = "deepspeed"
-    package = "deepspeed"
 
     def words(self, plan: Plan, place: Place) -> Groups:
         return [

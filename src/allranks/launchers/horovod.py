@@ -17,7 +17,6 @@ class Horovod(Srun):
 
     name = "horovod"
     module = "horovod"
-    package = "horovod"
 
     def words(self, plan: Plan, place: Place) -> Groups:
         if place is SLURM:

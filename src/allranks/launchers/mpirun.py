@@ -34,7 +34,6 @@ class Mpirun(Launcher):
     """``mpirun -np …``, once, from the first node."""
 
     name = "mpirun"
-    programs = ("mpirun",)
     through_srun = False
 
     def words(self, plan: Plan, place: Place) -> Groups:

@@ -12,7 +12,6 @@ class Torchrun(Launcher):
 
     name = "torchrun"
     module = "torch"
-    package = "torch"
 
     def words(self, plan: Plan, place: Place) -> Groups:
         nodes, ranks = counts(plan)

@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -20,7 +21,7 @@ from allranks.distributed.rendezvous import derived_port, free_port
 from allranks.errors import MissingDependencyError
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
-from allranks.launchers import LAUNCHERS, Place
+from allranks.launchers import LAUNCHERS, Launcher, Place
 from allranks.runs.attempts import Attempt
 from allranks.runs.files import read_json, write_json
 from allranks.runs.folder import Run
@@ -37,6 +38,7 @@ def machine_layer(gpus: int) -> Layer:
 
 def start_here(plan: Plan, python: str, *, show: str = "all") -> tuple[Run, int]:
     """Make the run folder, start the plan on this machine and wait for its end."""
+    _require(LAUNCHERS[plan.launcher], python)
     run = make_run(plan, "local")
     if python != sys.executable:  # another environment's, where allranks may not be installed
         keep_allranks(run)
@@ -53,6 +55,15 @@ def start_here(plan: Plan, python: str, *, show: str = "all") -> tuple[Run, int]
             keep_code(plan, run, "reference")
 
     return run, _start(plan, run, {"ALLRANKS_SHOW": show}, meanwhile)
+
+
+def _require(launcher: Launcher, python: str) -> None:
+    """A launcher's package, as far as it can be looked for from here."""
+    if launcher.module and python == sys.executable and find_spec(launcher.module) is None:
+        raise MissingDependencyError(
+            f"The {launcher.name} launcher needs the '{launcher.module}' package.\n"
+            f"Install it with: pip install {launcher.module}"
+        )
 
 
 def _start(plan: Plan, run: Run, extra: dict[str, str], meanwhile: Callable[[], object]) -> int:

@@ -32,10 +32,6 @@ class RunStatus:
     why: str = ""
     attempts: int = 0
 
-    @property
-    def running_here(self) -> bool:
-        return self.state.active and self.run.scheduler == "local"
-
 
 def run_statuses(runs: Iterable[Run]) -> list[RunStatus]:
     """The state of many runs with few calls to Slurm; none when there is nothing to ask."""

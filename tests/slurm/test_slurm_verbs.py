@@ -212,14 +212,16 @@ def test_an_array_ends_with_its_worst_task(slurm: Allranks, tmp_path: Path) -> N
         "time.sleep(0 if task == 2 else 3)\n"
         "sys.exit(7 if task == 1 else 0)\n"
     )
-    slurm("submit", "-t", "5m", "--array", "0-2", "tasks.py")
+    submitted = slurm("submit", "-t", "5m", "--array", "0-2", "--json", "tasks.py")
     done = slurm("logs", "-f", "last")
     assert sorted(line for line in done.stdout.splitlines() if "task" in line) == [
-        f"[0] task {task}" for task in range(3)
+        f"[{task}:0] task {task}" for task in range(3)
     ]
     assert done.returncode == 7
     (row,) = json.loads(slurm("ps", "--json", "last").stdout)
     assert (row["state"], row["exit_code"]) == ("FAILED", 7)
+    job_id = json.loads(submitted.stdout)["job_id"]
+    assert slurm("logs", f"{job_id}_1").stdout == "[1:0] task 1\n"
 
 
 def test_run_inside_a_step_stays_in_it(

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 
 import click
 
+from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
 from allranks.runs.follow import follow
 from allranks.runs.lines import LogLine
@@ -54,8 +55,9 @@ def _follow(run: Run, ranks: list[int] | None, errors: bool, as_json: bool) -> R
         lost = [status.state is State.UNKNOWN for status in seen[-PATIENCE:]]
         return seen[-1].state.ended or (len(lost) == PATIENCE and all(lost))
 
+    tasks = ArrayTasks(run)
     for line in follow(run, ranks=ranks, errors=errors, stop=over):
-        show_line(line, as_json=as_json)
+        show_line(line, task=tasks[line.attempt], as_json=as_json)
         sys.stdout.flush()
     return seen[-1]
 
@@ -77,14 +79,26 @@ def _wait(run: Run) -> None:
         time.sleep(1)
 
 
-def show_line(line: LogLine, *, as_json: bool = False) -> None:
-    """One line: ``[rank] text``, coloured by rank on a terminal."""
+class ArrayTasks(dict[int, str]):
+    """Attempt → the array task that it is; looked up once, when its first line comes."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.folder = run.path / "attempts"
+
+    def __missing__(self, attempt: int) -> str:
+        self[attempt] = Attempt.open(self.folder / str(attempt)).array_task
+        return self[attempt]
+
+
+def show_line(line: LogLine, *, task: str = "", as_json: bool = False) -> None:
+    """One line: ``[rank] text``, of an array ``[task:rank] text``, coloured by rank on a terminal."""
     if as_json:
         import json
 
         sys.stdout.write(json.dumps(asdict(line)) + "\n")
         return
-    prefix = "" if line.rank is None else f"[{line.rank}] "
+    prefix = "" if line.rank is None else f"[{task}:{line.rank}] " if task else f"[{line.rank}] "
     if line.rank is not None and sys.stdout.isatty():
         prefix = click.style(prefix, fg=COLOURS[line.rank % len(COLOURS)])
     sys.stdout.write(f"{prefix}{line.text}\n")  # click.echo flushes each line

@@ -34,7 +34,7 @@ def logs(
     """Show the logs of RUN (a name, a folder, a job id or `last`), merged by time over all ranks."""
     from dataclasses import replace
 
-    from allranks.cli.following import follow_run, show_line
+    from allranks.cli.following import ArrayTasks, follow_run, show_line
     from allranks.runs.index import find_run
     from allranks.runs.logs import read_logs
 
@@ -42,14 +42,22 @@ def logs(
     chosen = read_ranks(ranks) if ranks else None
     if follow:
         raise click.exceptions.Exit(follow_run(found, ranks=chosen, errors=errors, as_json=as_json))
-    empty = True
+    empty, tasks, wanted = True, ArrayTasks(found), _array_task(run)
     for line in read_logs(found, ranks=chosen, errors=errors, tail=tail, attempt=attempt):
+        if wanted and tasks[line.attempt] != wanted:
+            continue
         empty = False
         if times and line.time:
             line = replace(line, text=f"{line.time} {line.text}")
-        show_line(line, as_json=as_json)
+        show_line(line, task=tasks[line.attempt], as_json=as_json)
     if empty:
         click.echo(_nothing(found, errors), err=True)
+
+
+def _array_task(reference: str) -> str:
+    """``3`` of ``4711_3``: one task of an array."""
+    job, _, task = reference.partition("_")
+    return task if job.isdigit() and task.isdigit() else ""
 
 
 def _nothing(run: Run, errors: bool) -> str:

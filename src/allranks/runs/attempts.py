@@ -58,6 +58,8 @@ class Attempt:
     restart: int = 0
     """How often Slurm had restarted the job before this life."""
     launcher: str = ""
+    array_task: str = ""
+    """Which task of a job array this is; empty when it is none."""
     hosts: list[str] = field(default_factory=list)
     start: datetime | None = None
     end: datetime | None = None
@@ -75,6 +77,7 @@ class Attempt:
             job_id=_text(about, "job_id"),
             restart=integer(about.get("restart")) or 0,
             launcher=_text(about, "launcher"),
+            array_task=_text(about, "array_task"),
             hosts=strings(about.get("hosts")),
             start=parse_stamp(about.get("start")),
             end=parse_stamp(end.get("end")),

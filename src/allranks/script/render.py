@@ -18,7 +18,13 @@ from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, SLURM
 from allranks.script.binding import agent_binding, srun_binding
 from allranks.script.directives import directive_lines
-from allranks.script.rendezvous import INTERFACE, rendezvous_lines, task_lines
+from allranks.script.rendezvous import (
+    INTERFACE,
+    PORT_OF_JOB,
+    PORT_OF_RUN,
+    rendezvous_lines,
+    task_lines,
+)
 from allranks.shell import Raw, Word, Words, fold, join, quote
 
 OWN_FOLDER = '"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
@@ -42,7 +48,7 @@ def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
     parts = {
         "Folder": _folder(plan, run_dir),
         "Environment": _environment(plan),
-        "Rendezvous": rendezvous_lines(plan),
+        "Rendezvous": rendezvous_lines(plan, PORT_OF_RUN if step else PORT_OF_JOB),
         "allranks on the nodes": _agent(plan),
         "What every task runs": _task(plan),
         "Launch": _launch(plan, step),
@@ -81,14 +87,15 @@ def _folder(plan: Plan, run_dir: str | None) -> list[str]:
         "export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt",
         'mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"',
         f"TZ=UTC printf '{_ATTEMPT}\\n' \\",
-        f'  "$attempt" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {plan.launcher} "$SLURM_JOB_NODELIST" -1 \\',
+        f'  "$attempt" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {plan.launcher} "$SLURM_JOB_NODELIST" \\',
+        '  "${SLURM_ARRAY_TASK_ID:-}" -1 \\',
         '  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"',
     ]
 
 
 _ATTEMPT = (
     '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, '
-    '"launcher": "%s", "hosts": ["%s"], "start": "%(%FT%TZ)T"}'
+    '"launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}'
 )
 
 

@@ -7,13 +7,15 @@ from allranks.shell import quote
 
 # Below the ephemeral range (32768 and up), so that no outgoing connection takes the port in between;
 # sixteen ports per job, so that jobs with neighbouring ids stay apart on a shared node.
-PORT = "$((20000 + SLURM_JOB_ID * 16 % 12000))"
+PORT_OF_JOB = "$((20000 + SLURM_JOB_ID * 16 % 12000))"
+PORT_OF_RUN = "$((20000 + (SLURM_JOB_ID + $$) * 16 % 12000))"  # several runs in one allocation
 
 
-def rendezvous_lines(plan: Plan) -> list[str]:
+def rendezvous_lines(plan: Plan, first_port: str = PORT_OF_JOB) -> list[str]:
     """MASTER_ADDR, MASTER_PORT, endpoint and the network interface."""
     several = plan.shape.nodes > 1
-    lines = _several_nodes(plan) if several else _one_node(plan)
+    port = str(plan.job.port or first_port)
+    lines = _several_nodes(plan, port) if several else _one_node(plan, port)
     lines += [
         "export MASTER_ADDR MASTER_PORT",
         f"export WORLD_SIZE={plan.shape.world_size} LOCAL_WORLD_SIZE={plan.shape.ranks_per_node}",
@@ -21,9 +23,9 @@ def rendezvous_lines(plan: Plan) -> list[str]:
     return lines
 
 
-def _one_node(plan: Plan) -> list[str]:
+def _one_node(plan: Plan, port: str) -> list[str]:
     lines = ["# One node: the ranks meet on loopback, on a port that is free."]
-    lines += ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={plan.job.port or PORT}"]
+    lines += ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}"]
     if not plan.job.port:
         lines += [
             'while (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do',
@@ -33,14 +35,14 @@ def _one_node(plan: Plan) -> list[str]:
     return [*lines, "export endpoint=$MASTER_ADDR:$MASTER_PORT"]
 
 
-def _several_nodes(plan: Plan) -> list[str]:
+def _several_nodes(plan: Plan, port: str) -> list[str]:
     return [
         "# An address of the head node that the others reach (by route), and a port that is free there.",
         *_MEET,
         'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
         "if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why",
         *_head(plan),
-        'meet=(meet "$head" "$other" ' + f"{_interface(plan)} {plan.job.port or PORT})",
+        'meet=(meet "$head" "$other" ' + f"{_interface(plan)} {port})",
         'if [[ $head != "${SLURMD_NODENAME:-}" ]]; then',
         "  export -f meet",
         '  meet=(srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" bash -c \'meet "$@"\' "${meet[@]}")',

@@ -25,8 +25,9 @@ until mkdir "$ALLRANKS_RUN_DIR/attempts/$attempt" 2>/dev/null; do
 done
 export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt
 mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
-TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "start": "%(%FT%TZ)T"}\n' \
-  "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" horovod "$SLURM_JOB_NODELIST" -1 \
+TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}\n' \
+  "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" horovod "$SLURM_JOB_NODELIST" \
+  "${SLURM_ARRAY_TASK_ID:-}" -1 \
   >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
 
 # --- Environment -------------------------------------------------------------

@@ -24,5 +24,6 @@ for epoch in range(1, 4):
         optimizer.zero_grad()
     mean = accelerator.reduce(loss.detach(), "mean").item()
     accelerator.print(f"epoch {epoch} of {accelerator.num_processes} ranks: loss {mean:.4f}")
-accelerator.wait_for_everyone()
+del loss
+model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)
 accelerator.end_training()

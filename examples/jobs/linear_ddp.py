@@ -4,6 +4,7 @@ allranks run --nprocs 2 examples/jobs/linear_ddp.py
 """
 
 import argparse
+import gc
 import os
 import time
 
@@ -50,7 +51,12 @@ def main() -> None:
         dist.all_reduce(total)  # the loss of all ranks, not of this one
         if rank == 0:
             print(f"{time.strftime('%X')} epoch {epoch} loss {(total[0] / total[1]).item():.6f}")
-    del model, optimizer, loss  # they hold the process group, which must end before Python does
+    del (
+        model,
+        optimizer,
+        loss,
+    )  # DDP holds the process group, and gloo's threads must end before Python does
+    gc.collect()
     dist.destroy_process_group()
 
 

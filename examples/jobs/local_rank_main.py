@@ -4,6 +4,7 @@ allranks run --launcher launch --nprocs 2 examples/jobs/local_rank_main.py --bat
 """
 
 import argparse
+import gc
 import os
 
 import torch
@@ -33,4 +34,10 @@ for _ in range(args.steps):
 dist.all_reduce(loss)
 where = f"local rank {args.local_rank} on {os.uname().nodename}"
 print(f"rank {dist.get_rank()} ({where}): mean loss {loss.item() / dist.get_world_size():.4f}")
+del (
+    model,
+    optimizer,
+    loss,
+)  # DDP holds the process group, and gloo's threads must end before Python does
+gc.collect()
 dist.destroy_process_group()

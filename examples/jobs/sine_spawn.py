@@ -5,6 +5,7 @@ allranks run --launcher torchrun --nprocs 2 examples/jobs/sine_spawn.py
 """
 
 import argparse
+import gc
 import os
 import socket
 
@@ -43,6 +44,12 @@ def train(local_rank: int, epochs: int, compute_setup: str) -> None:
                 f"epoch {epoch} of {dist.get_world_size()} ranks: loss {loss.item():.4f}",
                 flush=True,
             )
+    del (
+        model,
+        optimizer,
+        loss,
+    )  # DDP holds the process group, and gloo's threads must end before Python does
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -30,6 +30,10 @@ export WITH_CONDA=true
 
 LAST_OF_TWO = r"rank 1/2 on node1"
 LAST_OF_FOUR = r"rank 3/4 on node[12]"
+# torch's gloo threads may abort a rank at the very end, after all training, whatever started it: they
+# can outlive the interpreter (pytorch/pytorch#179291). Such an end says nothing about us: once more.
+GLOO_RACE = "terminate called without an active exception"
+
 JOBS = {
     "grete-ddp": (["--gpus-per-node", "2"], LAST_OF_TWO),
     "torchrun-one-node": (["--memory", "1G"], r"of 2 ranks"),
@@ -85,7 +89,10 @@ def test_a_job_file_of_another_cluster_runs_here(
         venv.mkdir(parents=True)
         (venv / "activate").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")
         options += ["--venv", str(venv.parent)]
-    done = command("submit", "--config", str(file), *options, "--follow", timeout=180)
+    for _ in range(3):
+        done = command("submit", "--config", str(file), *options, "--follow", timeout=180)
+        if GLOO_RACE not in done.stdout:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(sign, done.stdout), done.stdout
     assert "loss" in done.stdout

@@ -61,10 +61,13 @@ def check_syntax(text: str) -> None:
 def expected_start(text: str, cwd: str | None) -> str | None:
     """What ``sbatch --test-only`` says of a script: when and where it would start, or None."""
     environment = clean_environment(os.environ)
-    checked = subprocess.run(
-        ["sbatch", "--test-only"], input=text, capture_output=True, text=True, check=False,
-        env=environment, cwd=cwd, timeout=30,
-    )  # fmt: skip
+    try:
+        checked = subprocess.run(
+            ["sbatch", "--test-only"], input=text, capture_output=True, text=True, check=False,
+            env=environment, cwd=cwd, timeout=30,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "nothing within 30 s; its controller may be down (scontrol ping)"
     said = (checked.stderr or checked.stdout).strip()
     return said.removeprefix("sbatch: ").strip() or None
 

@@ -12,11 +12,15 @@ from allranks.errors import UsageError
 from allranks.job.fields import Job
 
 RANK = """\
-import json, os, sys
+import json, os, sys, time
 names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MINE")
 record = {name: os.environ[name] for name in names} | {"args": sys.argv[1:]}
-with open(f"rank-{os.environ['RANK']}.json", "w") as file:
+with open(f"rank-{os.environ['RANK']}.json.new", "w") as file:
     json.dump(record, file)
+os.rename(file.name, file.name.removesuffix(".new"))
+# A rank that fails ends the others: let them write first.
+while not os.path.exists("rank-0.json"):
+    time.sleep(0.01)
 sys.exit(int(os.environ["CODE"]) if os.environ["RANK"] == "1" else 0)
 """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import warnings
 from dataclasses import replace
 from datetime import timedelta
@@ -23,6 +24,7 @@ from allranks.distributed.rendezvous import format_endpoint, route_address
 from allranks.errors import MissingDependencyError, WorldError
 
 _MEETING_SECONDS = 300.0
+_FAREWELL_SECONDS = 1.0
 _started: World | None = None
 _owner: int | None = None
 
@@ -78,7 +80,7 @@ def shutdown() -> None:
 
 
 def _at_exit() -> None:
-    """Leave cleanly, but never wait for peers while this process dies of an exception."""
+    """Leave cleanly, but never wait long for peers while this process dies of an exception."""
     global _started
     if _started is None or _owner != os.getpid():
         return
@@ -86,12 +88,20 @@ def _at_exit() -> None:
         shutdown()
         return
     _started = None
-    from torch.distributed import distributed_c10d
+    from torch.distributed import distributed_c10d as c10d
 
-    abort = getattr(distributed_c10d, "_abort_process_group", None)
-    nccl = distributed_c10d.is_initialized() and "nccl" in str(distributed_c10d.get_backend())
-    if abort is not None and nccl:
+    if not c10d.is_initialized():
+        return
+    abort = getattr(c10d, "_abort_process_group", None)
+    if abort is not None and "nccl" in str(c10d.get_backend()):
         abort()
+        return
+    # gloo's threads may still let go of a tensor, and one that asks for the interpreter while it
+    # ends aborts the process: the exit code of the error would become that of SIGABRT. Ending the
+    # group joins them, which waits for peers when an operation is still under way.
+    ending = threading.Thread(target=c10d.destroy_process_group, daemon=True)
+    ending.start()
+    ending.join(_FAREWELL_SECONDS)
 
 
 def _start(here: World, backend: str, span: timedelta | None, dist: Any) -> World:

@@ -17,10 +17,13 @@ PUBLIC = {
     "AllranksError",
     "Job",
     "Run",
+    "TrainConfig",
+    "Trainer",
     "World",
     "__version__",
     "init",
     "launch",
+    "prepare",
     "shutdown",
     "world",
 }
@@ -111,6 +114,18 @@ ROOMS = {
         "errors",
     },
     "sandbox": {"errors"},
+    "data": {"errors", "distributed"},
+    "strategies": {"errors", "distributed"},
+    "train": {
+        "errors",
+        "units",
+        "distributed",
+        "data",
+        "strategies",
+        "runs",
+        "optimize_step",
+    },
+    "optimize_step": {"data", "train"},
     "launch": {"job", "runs", "shell", "script", "schedulers"},
 }
 """Which room may import which; ``cli`` may import all, and nothing imports ``cli``."""

@@ -1,7 +1,7 @@
 """allranks: a training script from a laptop to many GPUs and many Slurm nodes.
 
-Importing it imports nothing else; each name is loaded when it is first used, and torch only inside
-``init``.
+Importing it imports nothing else; each name is loaded when it is first used, and torch only with
+``init``, ``Trainer`` and ``prepare``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ if TYPE_CHECKING:
     from allranks.errors import AllranksError as AllranksError
     from allranks.job.fields import Job as Job
     from allranks.runs.folder import Run as Run
+    from allranks.train.config import TrainConfig as TrainConfig
+    from allranks.train.own_loop import prepare as prepare
+    from allranks.train.trainer import Trainer as Trainer
 
 _HOMES = {
     "AllranksError": "errors",
     "Job": "job.fields",
     "Run": "runs.folder",
+    "TrainConfig": "train.config",
+    "Trainer": "train.trainer",
     "World": "distributed.model",
     "init": "distributed.process_group",
     "launch": "launch",
+    "prepare": "train.own_loop",
     "shutdown": "distributed.process_group",
     "world": "distributed.process_group",
 }

@@ -1,6 +1,7 @@
 """Which process am I? Every launcher's variables, the innermost launcher first, and no guessing.
 
     ALLRANKS_WORLD                                  the user's word
+    ALLRANKS_SPAWNED                                RANK … as the script that asked for ranks set them
     torchrun, accelerate, deepspeed, allranks       RANK … with the launcher's mark
     horovodrun, mpirun, TF_CONFIG, srun             their own variables; RANK … must agree
     RANK, WORLD_SIZE, LOCAL_RANK                    the variables alone
@@ -17,7 +18,7 @@ import socket
 
 from allranks.distributed.model import Place, World
 from allranks.distributed.rendezvous import derived_port
-from allranks.distributed.sources import contract, frameworks, mpi, override, slurm
+from allranks.distributed.sources import contract, frameworks, mpi, override, slurm, spawned
 from allranks.distributed.variables import (
     Env,
     given,
@@ -35,12 +36,14 @@ def detect(env: Env = os.environ) -> World:
     """The world of this process, from its environment alone."""
     place = override.read(env)
     if place is None:
-        place = contract.read(env) or _outer(env) or _bare(env)
+        place = spawned.read(env) or contract.read(env) or _outer(env) or _bare(env)
     return _complete(env, place)
 
 
 def launch_id(env: Env) -> str:
     """What all ranks of this launch share and others do not: seeds the port and the token."""
+    if mark := env.get(spawned.NAME):
+        return mark
     if job := env.get("SLURM_JOB_ID"):
         # Open MPI starts daemons by srun on every node but the first, so there the step differs.
         step = None if given(env, "OMPI_COMM_WORLD_RANK") else slurm.step_id(env)
@@ -148,6 +151,7 @@ def _complete(env: Env, place: Place) -> World:
         launcher=place.launcher,
         reason=place.reason,
         visible_devices=visible_devices(env),
-        private_devices=private_devices(env),
+        # What one task may see, the ranks that it started share.
+        private_devices=private_devices(env) and place.launcher != "spawn",
         port_is_given=bool(given_port),
     )

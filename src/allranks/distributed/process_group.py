@@ -39,6 +39,19 @@ def world() -> World:
     return _started or _detected()
 
 
+def read_again() -> World:
+    """Forget the world that was read: this process has become one rank of several."""
+    _detected.cache_clear()
+    return _detected()
+
+
+def is_running() -> bool:
+    """Whether this process takes part in a process group, by `init` or by the user's own call."""
+    dist = sys.modules.get("torch.distributed")
+    ready = getattr(dist, "is_initialized", None)
+    return _started is not None or bool(ready and ready())
+
+
 def init(
     backend: str | None = None,
     *,

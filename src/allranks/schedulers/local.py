@@ -23,8 +23,8 @@ from allranks.job.layers import Layer
 from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, Launcher, Place
 from allranks.runs.attempts import Attempt
-from allranks.runs.files import read_json, write_json
 from allranks.runs.folder import Run
+from allranks.runs.process import note_process
 from allranks.schedulers.folder import keep_allranks, keep_code, make_run
 
 GRACE = 15.0
@@ -150,22 +150,6 @@ def _supervise(
     note_process(run)
     meanwhile()
     return Watch(process).wait()
-
-
-def process_start(pid: int) -> str | None:
-    """When a process began, as the kernel counts it: tells it from a later one of the same number."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return None
-
-
-def note_process(run: Run) -> None:
-    """Write down which process a run lives in, for ``ps`` and ``cancel``."""
-    about = read_json(run.path / "run.json")
-    me = os.getpid()
-    where = {"pid": me, "started": process_start(me), "host": os.uname().nodename}
-    write_json(run.path / "run.json", about | where)
 
 
 class Watch:

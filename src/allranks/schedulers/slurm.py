@@ -13,9 +13,10 @@ from allranks.job.layers import Layer
 from allranks.job.plan import Plan
 from allranks.runs.files import read_json, write_json, write_text
 from allranks.runs.folder import Run
+from allranks.runs.process import note_process
 from allranks.runs.snapshot import Snapshot
 from allranks.schedulers.folder import keep_allranks, keep_code, keep_versions, make_run
-from allranks.schedulers.local import Watch, note_process
+from allranks.schedulers.local import Watch
 from allranks.script import body_lines, render
 from allranks.slurm.commands import run_slurm
 from allranks.slurm.environment import clean_environment

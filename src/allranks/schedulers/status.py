@@ -10,7 +10,7 @@ from datetime import datetime
 from allranks.errors import MissingDependencyError, SlurmError
 from allranks.runs.files import integer, read_json
 from allranks.runs.folder import Run
-from allranks.schedulers.local import process_start
+from allranks.runs.process import process_start
 from allranks.slurm.jobs import job_status
 from allranks.slurm.parse import JobStatus
 from allranks.slurm.reasons import pending_reason_text

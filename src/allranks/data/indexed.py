@@ -1,0 +1,134 @@
+"""Feeds over datasets with indices: any DataLoader of a map-style dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from allranks.data.agree import connected, gathered
+from allranks.data.audit import AuditReport, Ledger, compare
+from allranks.data.base import Feed, FeedOptions, Pair, Place
+from allranks.data.digest import Digest
+from allranks.data.identity import compare_identities, identity
+from allranks.data.rebuild import RankBatches, end_workers, rebuilt, seed_workers
+from allranks.data.schedule import Round, Schedule
+from allranks.errors import UsageError
+
+_LEDGER = 1 << 20
+
+
+def agreement(size: int) -> Any:
+    """A check that a user's sampler drew the same indices on all ranks."""
+
+    def agree(own: Digest) -> None:
+        if not connected(size):
+            return
+        found = gathered(own, size)
+        odd = [rank for rank, other in enumerate(found) if other != found[0]]
+        if odd:
+            raise UsageError(
+                f"The sampler draws other indices on rank {odd[0]} ({found[odd[0]].length} of them) "
+                f"than on rank 0 ({found[0].length}). It must draw the same list on every rank: "
+                "allranks shares the list out itself. Leave rank and world size out of the sampler, "
+                "and give it a generator or seed that does not depend on the rank."
+            )
+
+    return agree
+
+
+class Indexed(Feed):
+    """What all feeds with a schedule share: sizes, the audit, the comparison of datasets."""
+
+    def __init__(
+        self, schedule: Schedule, loader: DataLoader, place: Place, options: FeedOptions
+    ) -> None:
+        super().__init__(place, options)
+        self.schedule = schedule
+        self.batch_size, self.global_batch = schedule.batch_size, schedule.global_batch
+        self.samples, self.batches = schedule.samples, schedule.batches
+        self._ledger: Ledger | None = None
+        self._audited = not options.audit
+        self._whole_epoch = False
+        self._differs = ""
+        if options.audit and connected(place.size):
+            self._compare_datasets(loader)
+
+    def _compare_datasets(self, loader: DataLoader) -> None:
+        own, note = identity(loader.dataset, read=loader.num_workers == 0)
+        self._differs = compare_identities(gathered(own, self.place.size))
+        self.notes += [text for text in (note, self._differs) if text]
+
+    def total_of(self, index: int) -> int | None:
+        return self.schedule.total_of(index)
+
+    def _begin_audit(self, skip: int) -> Ledger | None:
+        """A ledger for the first epoch that is run, None for all others."""
+        if self._audited:
+            self._ledger = None
+            return None
+        self._audited = True
+        self._ledger = Ledger(limit=None if self.batches is not None else _LEDGER)
+        self._whole_epoch = skip == 0
+        return self._ledger
+
+    def check(self) -> AuditReport | None:
+        if self._ledger is None:
+            return None
+        whole = self._whole_epoch and self._ledger.batches == self.batches
+        own = self._ledger.report(self.place.rank, self.schedule.range_of if whole else None)
+        self._ledger = None
+        report = compare(gathered(own, self.place.size))
+        return AuditReport(False, self._differs) if report.ok and self._differs else report
+
+
+class LoaderFeed(Indexed):
+    """Any DataLoader, with its own workers, collation and pinning."""
+
+    def __init__(
+        self, schedule: Schedule, loader: DataLoader, place: Place, options: FeedOptions
+    ) -> None:
+        super().__init__(schedule, loader, place, options)
+        self._generator = torch.Generator()
+        self._batches = RankBatches(schedule)
+        changed: dict[str, Any] = {"batch_sampler": self._batches, "drop_last": False}
+        if not getattr(loader, "in_order", True):
+            changed["in_order"] = True
+            self.notes.append(
+                "in_order=False was set to True: the weights of batches need the order."
+            )
+        self._loader = rebuilt(loader, self._generator, place.device, **changed)
+
+    def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
+        seed_workers(self._generator, self.options.seed, self.place.rank, number)
+        take = self._batches.start(number, skip).popleft
+        ledger = self._begin_audit(skip)
+        source = iter(self._loader)
+        if ledger is not None:
+            yield from self._audited_pairs(source, take, ledger)
+            return
+        for batch in source:
+            yield batch, self._taken(take).share
+
+    def _audited_pairs(self, source: Iterator[Any], take: Any, ledger: Ledger) -> Iterator[Pair]:
+        for batch in source:
+            entry = self._taken(take)
+            share = entry.share
+            ledger.add(entry.mine, entry.whole, share is None or share.count > 0)
+            yield batch, share
+
+    def _taken(self, take: Any) -> Round:
+        try:
+            entry: Round = take()
+        except IndexError:
+            raise UsageError(
+                f"{type(self._loader).__name__} does not take its indices from its batch_sampler, so "
+                "its batches cannot be shared out. Use a plain DataLoader, or pass the batches as an "
+                "iterable with shard_iterable=True."
+            ) from None
+        return entry
+
+    def close(self) -> None:
+        end_workers(self._loader)

@@ -1,0 +1,116 @@
+"""Batches of any shape: to a device, their tensors one by one, how many samples they hold."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def to_device(
+    batch: Any,
+    device: torch.device | str,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+) -> Any:
+    """``batch`` on ``device``: tensors in dicts, lists, tuples, dataclasses and objects with ``to``.
+
+    ``dtype`` converts floating-point tensors only. An object with its own ``to`` is moved by it and
+    keeps its types, unless it is a mapping. Everything else is passed on as it is.
+    """
+    if isinstance(batch, torch.Tensor):
+        kind = dtype if dtype is not None and batch.is_floating_point() else None
+        return batch.to(device, kind, non_blocking=non_blocking)
+    return _rebuilt(batch, lambda value: to_device(value, device, dtype, non_blocking), device)
+
+
+def pinned(batch: Any) -> Any:
+    """``batch`` with its CPU tensors in page-locked memory, from which copies need not wait."""
+    if isinstance(batch, torch.Tensor):
+        return batch.pin_memory() if batch.device.type == "cpu" else batch
+    if _moves_itself(batch):
+        return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
+    return _rebuilt(batch, pinned, None)
+
+
+def _rebuilt(batch: Any, change: Any, device: Any) -> Any:
+    """The same container with each value changed."""
+    kind = type(batch)
+    if kind is list:
+        return [change(value) for value in batch]
+    if kind is tuple:
+        return tuple(change(value) for value in batch)
+    if kind is dict:
+        return {key: change(value) for key, value in batch.items()}
+    if batch is None or kind in (str, bytes, int, float, bool):
+        return batch
+    if device is not None and _moves_itself(batch):
+        return _moved(batch, change, device)
+    return _rebuilt_kind(batch, change)
+
+
+def _rebuilt_kind(batch: Any, change: Any) -> Any:
+    """Subclasses of the containers, and dataclasses, made again without running their code."""
+    if isinstance(batch, tuple):
+        values = [change(value) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    made: Any
+    if isinstance(batch, list | MutableMapping):
+        made = copy.copy(batch)
+        for key in range(len(batch)) if isinstance(batch, list) else list(batch):
+            made[key] = change(batch[key])
+        return made
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        made = copy.copy(batch)
+        for entry in dataclasses.fields(batch):
+            object.__setattr__(made, entry.name, change(getattr(batch, entry.name)))
+        return made
+    return batch
+
+
+def _moves_itself(batch: Any) -> bool:
+    return callable(getattr(batch, "to", None)) and not isinstance(batch, type)
+
+
+def _moved(batch: Any, change: Any, device: Any) -> Any:
+    try:
+        made = batch.to(device, non_blocking=True)
+    except TypeError:  # a `to` that takes a device and nothing more
+        made = batch.to(device)
+    made = batch if made is None else made
+    return _rebuilt_kind(made, change) if isinstance(made, MutableMapping) else made
+
+
+def leaves(batch: Any) -> Iterator[Any]:
+    """The tensors and arrays of a batch, in order."""
+    if isinstance(batch, torch.Tensor | np.ndarray):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from leaves(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from leaves(value)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for entry in dataclasses.fields(batch):
+            yield from leaves(getattr(batch, entry.name))
+    elif _moves_itself(batch) and hasattr(batch, "__dict__"):
+        yield from leaves(vars(batch))
+
+
+def count_samples(batch: Any) -> int:
+    """Samples in a batch: the first dimension of its first tensor; 1 where nothing tells."""
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if type(first) is torch.Tensor and first.ndim:  # nearly all batches end here
+        return int(first.shape[0])
+    graphs = getattr(batch, "num_graphs", None)  # a batch of graphs joins them along the nodes
+    if isinstance(graphs, int):
+        return graphs
+    for leaf in leaves(batch):
+        if leaf.ndim:
+            return int(leaf.shape[0])
+    return len(batch) if isinstance(batch, list) else 1

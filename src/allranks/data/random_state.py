@@ -1,0 +1,65 @@
+"""Random numbers of one's own: what is drawn inside does not move the generators outside."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class OwnRandomState:
+    """``with state:`` torch, random and numpy go on from where this state stood last.
+
+    All ranks draw the same inside, whatever their dropout has drawn in between.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._numpy = np.random.MT19937(seed)
+        self._inside: tuple[Any, Any] | None = None
+        self._outside: tuple[Any, Any] = (None, None)
+        self._outside_numpy: Any = None
+
+    def __enter__(self) -> None:
+        self._outside = torch.get_rng_state(), random.getstate()
+        self._outside_numpy = _numpy_now(self._numpy)
+        if self._inside is not None:
+            torch.set_rng_state(self._inside[0])
+            random.setstate(self._inside[1])
+            return
+        # On purpose not torch.manual_seed, which would seed the GPUs as well.
+        torch.default_generator.manual_seed(self._seed)
+        random.seed(self._seed)
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = torch.get_rng_state(), random.getstate()
+        torch.set_rng_state(self._outside[0])
+        random.setstate(self._outside[1])
+        _numpy_back(self._numpy, self._outside_numpy)
+
+
+_numpy: Any = np.random
+
+
+def _numpy_now(generator: Any) -> Any:
+    """Make ``generator`` numpy's global one and return what there was.
+
+    The generator itself is exchanged where numpy can do that: its state is slow to copy.
+    """
+    if hasattr(_numpy, "set_bit_generator"):
+        before = _numpy.get_bit_generator()
+        _numpy.set_bit_generator(generator)
+        return before
+    state = _numpy.get_state(legacy=False)
+    _numpy.set_state(generator.state)
+    return state
+
+
+def _numpy_back(generator: Any, before: Any) -> None:
+    if hasattr(_numpy, "set_bit_generator"):
+        _numpy.set_bit_generator(before)
+        return
+    generator.state = _numpy.get_state(legacy=False)
+    _numpy.set_state(before)

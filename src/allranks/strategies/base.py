@@ -1,0 +1,229 @@
+"""`Strategy`: what a training loop asks of the way a model is spread over the ranks.
+
+The loop knows these methods and nothing of DDP or FSDP. A strategy that steps the optimizer itself
+overrides `backward` and `step`; everything else has a default for one process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from allranks.distributed import World
+from allranks.errors import UsageError
+from allranks.strategies import states
+from allranks.strategies.gradients import clip_gradients
+from allranks.strategies.modules import checkpoint_activations, move_state, synchronise_batchnorm
+
+
+@dataclass(frozen=True)
+class StrategyOptions:
+    """What the training as a whole asks of its strategy; a strategy's own options win over these."""
+
+    precision: str = "fp32"
+    """"fp32", "tf32", "bf16" or "fp16"."""
+    sync_batchnorm: bool = False
+    """Batch normalisation over the batches of all ranks."""
+    activation_checkpointing: bool | Sequence[str] = False
+    """Recompute activations in the backward pass: True for the repeated blocks, or class names."""
+    wrap: Sequence[str | type] | None = None
+    """fsdp: classes whose instances are sharded one by one; None: the repeated blocks."""
+    cpu_offload: bool = False
+    """fsdp: shards, gradients and optimizer state live in the CPU's memory."""
+    find_unused_parameters: bool = False
+    """ddp: for models that do not use every parameter in every step."""
+
+
+class Strategy(ABC):
+    """One way to train one model over the ranks. Methods marked collective are called by all ranks."""
+
+    name: ClassVar[str]
+    owns_precision: ClassVar[bool] = False
+    """True when the strategy itself computes in bf16 or fp16, so that autocast is left away."""
+
+    model: Any = None
+    """The user's model, which may have been changed in place."""
+    wrapped: Any = None
+    """What the loop calls."""
+
+    def __init__(self, **options: Any) -> None:
+        known = [entry.name for entry in dataclasses.fields(StrategyOptions)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"Did you mean {near[0]}?" if near else f"It takes {', '.join(known)}."
+                raise UsageError(f"{type(self).__name__} has no option '{name}'. {hint}")
+        self._own = options
+
+    def setup(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        *,
+        world: World,
+        device: torch.device,
+        options: StrategyOptions,
+        objective: nn.Module | None = None,
+    ) -> nn.Module:
+        """Put the model on the device, equal on all ranks, and return what to call. Collective.
+
+        ``objective`` is a module that holds ``model`` and whose forward gives the loss. The
+        optimizers go on working: their parameters, options and state follow the model.
+        """
+        states.refuse_unmade(model)
+        self.model, self.objective, self.world, self.device = model, objective, world, device
+        self.options = dataclasses.replace(options, **self._own)
+        if self.options.sync_batchnorm:
+            synchronise_batchnorm(model, device, world.size)
+        checkpoint_activations(model, self.options.activation_checkpointing)
+        self.wrapped = self._place(optimizers)
+        move_state(optimizers)
+        return self.wrapped
+
+    @abstractmethod
+    def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
+        """Move, make equal and wrap ``self.model``; returns the module to call."""
+
+    @property
+    def target(self) -> nn.Module:
+        """The objective, or the model when there is none."""
+        return self.model if self.objective is None else self.objective
+
+    # The step
+
+    def begin_micro(self, last: bool) -> None:  # noqa: B027 - one process shares nothing
+        """Before each forward pass: whether the gradients of its backward pass are to be shared."""
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forward and backward passes in here keep their gradients to themselves."""
+        self.begin_micro(last=False)
+        try:
+            yield
+        finally:
+            self.begin_micro(last=True)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of ``loss``."""
+        loss.backward()
+
+    def step(self, optimizer: Optimizer) -> None:
+        """One optimizer step."""
+        optimizer.step()
+
+    def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:  # noqa: B027
+        """Average gradients that a backward pass without sharing left. Collective.
+
+        For loops that step by hand. The same parameters must have a gradient on all ranks.
+        """
+
+    def clip_norm(self, parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+        """Scale gradients to a total norm of at most ``max_norm``; returns the norm before, unread."""
+        return clip_gradients(parameters, max_norm, self.device)
+
+    # Between steps
+
+    def sync_buffers(self) -> None:  # noqa: B027
+        """Give all ranks rank 0's buffers, such as the statistics of batch norms. Collective."""
+
+    def full_parameters(self) -> AbstractContextManager[None]:
+        """Inside, the model's parameters are whole, to be read: changes are lost. Collective."""
+        return nullcontext()
+
+    def model_state(self) -> dict[str, Any]:
+        """The whole model on the CPU under the user's names, on rank 0; {} elsewhere. Collective."""
+        gathered: dict[int, Any] = {}
+        full: dict[str, Any] = {}
+        for name, value in self._entries().items():
+            if id(value) not in gathered:  # tied parameters are gathered and kept once
+                gathered[id(value)] = self._on_cpu(value)
+            full[name] = gathered[id(value)]
+        return full if self.world.is_main else {}
+
+    def load_model_state(self, state: Mapping[str, Any]) -> None:
+        """Take rank 0's ``state`` on all ranks; the others may pass {}. Collective."""
+        targets = self._entries()
+        asked = states.check_model_state(targets, state) if self.world.is_main else None
+        problem, extras = self._share(asked)
+        if problem:
+            raise UsageError(problem)
+        tensors = {
+            id(value): (value, name) for name, value in targets.items() if name not in extras
+        }
+        with torch.no_grad():
+            self._assign([(value, state.get(name)) for value, name in tensors.values()])
+        states.load_extras(self.model, extras)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The optimizer's whole state by parameter name, on rank 0; {} elsewhere. Collective.
+
+        It holds tensors and plain containers only, and loads under any strategy and world size.
+        """
+        named = states.name_optimizer_state(optimizer, self._names(optimizer))
+        full = states.walk(named, lambda value, _: self._on_cpu(value))
+        return full if self.world.is_main else {}
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        """Take rank 0's `optimizer_state`, whichever strategy made it. Collective."""
+        names = self._names(optimizer)
+        asked = states.outline(state, names) if self.world.is_main else None
+        problem, skeleton = self._share(asked)
+        if problem:
+            raise UsageError(problem)
+        owners = states.parameters_by_name(optimizer, names)
+        whole = iter(states.tensors(state) if self.world.is_main else ())
+
+        def place(stub: states.Stub, owner: Any) -> Any:
+            return self._spread(next(whole, None), stub, owners.get(owner))
+
+        states.apply_optimizer_state(optimizer, states.walk(skeleton, place, states.Stub), names)
+
+    def describe(self) -> str:
+        """One line for people."""
+        size = self.world.size
+        return f"{self.name} over {size} rank{'s' if size > 1 else ''}"
+
+    def close(self) -> None:
+        """Let go of the wrapped modules, whose threads must end before the process group does."""
+        self.model = self.wrapped = self.objective = None
+
+    # What a strategy over several ranks replaces
+
+    def _full(self, value: Tensor) -> Tensor:
+        """The whole of a tensor that may be spread. Collective."""
+        return value
+
+    def _share(self, value: Any) -> Any:
+        """Rank 0's value."""
+        return value
+
+    def _assign(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+        """Copy rank 0's sources (None elsewhere) into parameters and buffers. Collective."""
+        for target, source in pairs:
+            target.copy_(source)
+
+    def _spread(self, source: Tensor | None, stub: states.Stub, parameter: Any) -> Tensor:
+        """Rank 0's state tensor as this rank needs it beside ``parameter``. Collective."""
+        assert source is not None
+        return source.clone()
+
+    def _entries(self) -> dict[str, Any]:
+        return states.entries(self.model)
+
+    def _names(self, optimizer: Optimizer) -> list[list[str]]:
+        return states.optimizer_names(optimizer, self.model, self.objective)
+
+    def _on_cpu(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        full = self._full(value.detach())
+        return full.to("cpu", copy=True) if self.world.is_main else None

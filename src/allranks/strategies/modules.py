@@ -1,0 +1,175 @@
+"""What every strategy does to the modules of a model: find its blocks, checkpoint, sync batch norms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    CheckpointWrapper,
+    checkpoint_wrapper,
+)
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+
+from allranks.errors import UsageError
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+def blocks(model: nn.Module, classes: Sequence[str | type] | None = None) -> list[nn.Module]:
+    """The outermost modules of the named classes, or those that repeat: a transformer's layers.
+
+    What repeats in a list or a sequence comes first; only without such, any siblings of one class.
+    """
+    if classes is not None:
+        return _of_classes(model, classes)
+    return _repeated(model, _CONTAINERS) or _repeated(model, (nn.Module,))
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module below an activation checkpoint."""
+    return module._checkpoint_wrapped_module if isinstance(module, CheckpointWrapper) else module
+
+
+def outer_blocks(model: nn.Module, chosen: Sequence[nn.Module]) -> list[nn.Module]:
+    """The blocks that can be sharded by themselves: with their checkpoint, sharing no parameter."""
+    holders: Counter[int] = Counter()
+    for part in model.modules():
+        holders.update(id(value) for value in part.parameters(recurse=False))
+    alone = []
+    for block in chosen:
+        own: Counter[int] = Counter()
+        for part in block.modules():
+            own.update(id(value) for value in part.parameters(recurse=False))
+        if own and all(holders[key] == count for key, count in own.items()):
+            alone.append(block)
+    return alone
+
+
+def checkpoint_activations(model: nn.Module, asked: bool | Sequence[str]) -> None:
+    """Recompute what the repeated blocks (or the named classes) computed, instead of keeping it."""
+    if not asked:
+        return
+    chosen = blocks(model, None if asked is True else asked)
+    if not chosen:
+        raise UsageError(
+            "activation_checkpointing=True: this model has no repeated blocks. "
+            "Name the classes, for example activation_checkpointing=['Block']."
+        )
+    wrapped = {id(block): _checkpointed(block) for block in chosen}
+    for parent in [*model.modules()]:
+        for name, child in [*parent.named_children()]:
+            if id(child) in wrapped and not isinstance(parent, CheckpointWrapper):
+                setattr(parent, name, wrapped[id(child)])
+
+
+def synchronise_batchnorm(model: nn.Module, device: torch.device, size: int) -> None:
+    """Let batch norms see the batches of all ranks. The parameters stay the same objects."""
+    if size == 1 or not any(isinstance(module, _BatchNorm) for module in model.modules()):
+        return
+    if device.type == "cpu":
+        raise UsageError(
+            "sync_batchnorm=True: PyTorch synchronises batch norms on GPUs only, and this training "
+            "runs on CPUs. Leave it out here, or use compute_setup='gpu'."
+        )
+    if isinstance(model, _BatchNorm):
+        raise UsageError("sync_batchnorm=True: the model must hold the batch norm, not be it.")
+    nn.SyncBatchNorm.convert_sync_batchnorm(model)
+
+
+def move_state(optimizers: Sequence[Optimizer]) -> None:
+    """Let the state that optimizers already have follow their parameters to the device."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            counts_on_cpu = not (group.get("fused") or group.get("capturable"))
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                for key, value in state.items():
+                    if isinstance(value, Tensor) and not (key == "step" and counts_on_cpu):
+                        state[key] = value.to(parameter.device)
+
+
+def state_tensors(optimizers: Sequence[Optimizer]) -> Iterator[Tensor]:
+    """What optimizers already keep beside their parameters, without counters, in one order."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                for value in optimizer.state.get(parameter, {}).values():
+                    if isinstance(value, Tensor) and value.dim():
+                        yield value
+
+
+def _of_classes(model: nn.Module, classes: Sequence[str | type]) -> list[nn.Module]:
+    def named(module: nn.Module) -> bool:
+        kinds = type(unwrapped(module)).__mro__
+        return any(
+            entry in kinds or entry in [kind.__name__ for kind in kinds] for entry in classes
+        )
+
+    found = [*_outermost(model, named)]
+    if not found:
+        there = sorted({type(module).__name__ for module in model.modules()})
+        asked = ", ".join(entry if isinstance(entry, str) else entry.__name__ for entry in classes)
+        raise UsageError(f"The model holds no {asked}. Its classes are {', '.join(there)}.")
+    return found
+
+
+def _repeated(model: nn.Module, parents: tuple[type, ...]) -> list[nn.Module]:
+    """Children that share their class with a sibling, of such parents."""
+    repeated: set[int] = set()
+    for parent in model.modules():
+        children = [child for child in parent.children() if _may_be_block(child)]
+        often = Counter(type(unwrapped(child)) for child in children)
+        if isinstance(parent, parents):
+            repeated |= {id(child) for child in children if often[type(unwrapped(child))] > 1}
+    return [*_outermost(model, lambda module: id(module) in repeated)]
+
+
+def _may_be_block(module: nn.Module) -> bool:
+    return not isinstance(module, _CONTAINERS) and any(True for _ in module.parameters())
+
+
+def _outermost(model: nn.Module, wanted: Callable[[nn.Module], bool]) -> Iterator[nn.Module]:
+    seen: set[int] = set()
+    todo = [*model.children()]
+    while todo:
+        module = todo.pop(0)
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        if wanted(module):
+            yield module
+        else:
+            todo = [*module.children(), *todo]
+
+
+def _checkpointed(block: nn.Module) -> nn.Module:
+    norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
+    extra: dict[str, Any] = {"context_fn": partial(_contexts, norms)} if norms else {}
+    return checkpoint_wrapper(block, CheckpointImpl.NO_REENTRANT, **extra)
+
+
+def _contexts(
+    norms: Sequence[nn.Module],
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), _without_statistics(norms)
+
+
+@contextmanager
+def _without_statistics(norms: Sequence[nn.Module]) -> Iterator[None]:
+    """The second pass normalises as the first did, but the running statistics count a batch once."""
+    kept = [(norm, dict(norm._buffers)) for norm in norms]
+    for norm, statistics in kept:
+        norm._buffers.update({k: v if v is None else v.clone() for k, v in statistics.items()})
+    try:
+        yield
+    finally:
+        for norm, statistics in kept:
+            norm._buffers.update(statistics)

@@ -1,0 +1,23 @@
+"""The training library: ``from allranks import Trainer, TrainConfig, prepare``. Imports torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allranks._lazy import names_from
+
+if TYPE_CHECKING:
+    from allranks.train.config import TrainConfig as TrainConfig
+    from allranks.train.own_loop import Prepared as Prepared
+    from allranks.train.own_loop import prepare as prepare
+    from allranks.train.trainer import Trainer as Trainer
+
+_HOMES = {
+    "Prepared": "own_loop",
+    "prepare": "own_loop",
+    "TrainConfig": "config",
+    "Trainer": "trainer",
+}
+
+__all__ = [*_HOMES]
+__getattr__ = names_from(__name__, _HOMES)

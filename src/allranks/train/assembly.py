@@ -1,0 +1,276 @@
+"""Puts the parts of a training together and takes them apart again, whatever happens in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from allranks.data import Feed
+from allranks.errors import UsageError
+from allranks.optimize_step import optimize_step as default_optimize_step
+from allranks.train import checkpoint, resuming
+from allranks.train.banner import banner
+from allranks.train.callbacks import (
+    Callbacks,
+    EarlyStopping,
+    LogModel,
+    SaveBest,
+    SaveEvery,
+    WritePlots,
+)
+from allranks.train.compilation import Compiler
+from allranks.train.ema import Average
+from allranks.train.engine import Engine, make_engine
+from allranks.train.folder import make_folder, script_name
+from allranks.train.loggers import Loggers, RunInfo, make_loggers
+from allranks.train.loop import Fit
+from allranks.train.meter import Meter
+from allranks.train.objective import Compute, takes_step
+from allranks.train.progress import Progress
+from allranks.train.schedule import Warmup, scale_factor, scale_rates
+from allranks.train.session import share_object, total_over_ranks
+from allranks.train.state import State
+from allranks.train.stepping import (
+    Parts,
+    Step,
+    custom_step,
+    full_step,
+    gradient_free_step,
+    manual_step,
+    plain_step,
+)
+
+if TYPE_CHECKING:
+    from allranks.train.trainer import Trainer
+
+
+def engine_for(trainer: Trainer, compute: Compute) -> Engine:
+    """Start the ranks and put the model in place; then agree on the run folder."""
+    config = trainer.config
+
+    def folder() -> Any:
+        return make_folder(config.root_folder, config.name)
+
+    engine = make_engine(
+        config,
+        trainer.model,
+        trainer.optimizers,
+        compute,
+        calls_model=_calls_model(trainer),
+        log_folder=folder,
+    )
+    here, device = engine.session.world, engine.session.device
+    trainer.folder = share_object(folder() if here.is_main else None, here, device)
+    return engine
+
+
+def _calls_model(trainer: Trainer) -> bool:
+    own = trainer.optimize_step is not default_optimize_step
+    return own or takes_step(trainer.own_step) or trainer.is_gradient_free
+
+
+@contextmanager
+def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Fit]:
+    """All that `fit` needs; loggers, bar and workers are closed however it ends."""
+    engine = trainer.engine()
+    feed = engine.feed(train, training=True)
+    val_feed = None if val is None else engine.feed(val, training=False)
+    fit = _make_fit(trainer, engine, feed, val_feed)
+    resumed = resuming.resume(trainer, fit)
+    _open_sink(trainer, resumed=resumed)
+    for line in banner(trainer, fit, resumed):
+        trainer.say(line)
+    with _watched(trainer, fit):
+        yield fit
+
+
+@contextmanager
+def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
+    """The bar runs, callbacks hear of the start and the end, loggers are closed."""
+    callbacks, config = fit.callbacks, trainer.config
+    if trainer.world.is_main and config.progress is not False:
+        trainer._bar = Progress(fit.state, enabled=config.progress).start()
+    status = "failed"
+    try:
+        callbacks.fire("fit_start", trainer)
+        yield
+        status = "stopped" if trainer.stop_reason else "finished"
+        if config.checkpoint and not config.checkpoint_best_only:
+            trainer.save_checkpoint("last")
+        callbacks.fire("fit_end", trainer)
+    except BaseException as error:
+        callbacks.fire("exception", trainer, error)
+        raise
+    finally:
+        if trainer._bar is not None:
+            trainer._bar.stop()
+            trainer._bar = None
+        trainer._sink.close(status)
+        for each in (fit.feed, fit.val_feed):
+            if each is not None:
+                each.close()
+    if trainer.stop_reason:
+        trainer.say(f"stopped after step {trainer.step}: {trainer.stop_reason}")
+
+
+@contextmanager
+def passing(trainer: Trainer, kind: str) -> Iterator[None]:
+    """A test or validation on its own: its numbers go to the same files."""
+    _open_sink(trainer, resumed=True)
+    callbacks = Callbacks([trainer, *trainer.callbacks])
+    try:
+        callbacks.fire(f"{kind}_start", trainer)
+        yield
+        callbacks.fire(f"{kind}_end", trainer)
+    finally:
+        trainer._sink.close("finished")
+
+
+def _open_sink(trainer: Trainer, *, resumed: bool) -> None:
+    config = trainer.config
+    trainer._sink = Loggers([])
+    trainer.loggers = []
+    if trainer.world.is_main:
+        trainer._sink = Loggers(make_loggers(config.loggers), warn=trainer.say)
+        trainer.loggers = list(trainer._sink)
+        name = config.name or script_name()
+        trainer._sink.start(
+            RunInfo(trainer.folder, name, dict(config.hyperparams), resumed, trainer.world.size)
+        )
+
+
+def _make_fit(trainer: Trainer, engine: Engine, feed: Feed, val_feed: Feed | None) -> Fit:
+    config, session = trainer.config, engine.session
+    state = State(epochs=config.last_epoch, device=session.device)
+    state.samples_per_step = (feed.global_batch or 0) * config.accumulate
+    state.total_steps = _total_steps(trainer, feed)
+    trainer.state = state
+    trainer.metrics = {}
+    callbacks = Callbacks(_all_callbacks(trainer, val_feed is not None))
+    meter = Meter(session.device, session.world.size)
+    parts = _make_parts(trainer, engine, feed, meter)
+    if callbacks.has("before_step"):
+        parts.before_step = lambda: callbacks.fire("before_step", trainer)
+    factor = _lr_factor(trainer, feed)
+    scale_rates(parts.optimizers, parts.scheduler, factor)
+    compiler = Compiler(
+        engine.objective,
+        config.compile if _may_compile(trainer) else False,
+        session.device,
+        say=trainer.say,
+        agree=lambda seconds: total_over_ranks(seconds, session) / session.world.size,
+        may_graph=engine.strategy.name == "single" and config.accumulate == 1,
+    )
+    return Fit(
+        engine, feed, val_feed, parts, make_step(trainer, parts), meter, state, callbacks, compiler
+    )
+
+
+def _make_parts(trainer: Trainer, engine: Engine, feed: Feed, meter: Meter) -> Parts:
+    config, here = trainer.config, engine.session.world
+    named = trainer._named_optimizers()
+    return Parts(
+        objective=engine.objective if _calls_model(trainer) else engine.wrapped,
+        model=engine.wrapped if _custom(trainer) else engine.model,
+        strategy=engine.strategy,
+        optimizers=list(named.values()),
+        names=list(named),
+        meter=meter,
+        precision=engine.precision,
+        batch_size=feed.batch_size,
+        total_of=feed.total_of,
+        rank=here.rank,
+        size=here.size,
+        accumulate=config.accumulate,
+        clip_norm=config.clip_norm,
+        clip_value=config.clip_value,
+        scheduler=trainer.scheduler,
+        scheduler_per_step=config.scheduler_every == "step",
+        warmup=Warmup(list(named.values()), config.warmup_steps) if config.warmup_steps else None,
+        average=None if config.ema is None else Average(engine.model, config.ema),
+    )
+
+
+def make_step(trainer: Trainer, parts: Parts) -> Step:
+    """The way of stepping that the user's choices ask for."""
+    if trainer.is_gradient_free:
+        return gradient_free_step(parts, trainer.optimizer)
+    if not parts.optimizers:
+        raise UsageError("There is no optimizer: Trainer(model, optimizer, config).")
+    if takes_step(trainer.own_step):
+        if parts.accumulate > 1:
+            raise UsageError(
+                "accumulate works with one loss; a training_step with `step` decides itself."
+            )
+        return manual_step(parts, trainer.own_step)  # type: ignore[arg-type]
+    if _custom(trainer):
+        return custom_step(parts, trainer.optimize_step, trainer.loss_fn)
+    return plain_step(parts) if parts.is_plain else full_step(parts)
+
+
+def _custom(trainer: Trainer) -> bool:
+    return trainer.optimize_step is not default_optimize_step
+
+
+def _may_compile(trainer: Trainer) -> bool:
+    """Only the objective is compiled: not a model that the user's own step calls."""
+    return not _calls_model(trainer) and not trainer.config.deterministic
+
+
+def _all_callbacks(trainer: Trainer, has_val: bool) -> list[Any]:
+    """The Trainer's own methods first, then the user's, then what the configuration asks for."""
+    config = trainer.config
+    monitor = config.monitor or ("val_loss" if has_val else "train_loss")
+    made: list[Any] = [trainer, *trainer.callbacks]
+    rule: dict[str, Any] = {"mode": config.mode, "criterion": config.validation_criterion}
+    if config.plot_every and config.plotting_functions:
+        made.append(WritePlots(config.plotting_functions, config.plot_every))
+    if config.patience is not None:
+        made.append(EarlyStopping(monitor, config.patience, min_delta=config.val_epsilon, **rule))
+    if config.checkpoint and (config.checkpoint_best_only or has_val):
+        made.append(SaveBest(monitor, epsilon=config.val_epsilon, **rule))
+    if config.checkpoint and config.checkpoint_every and not config.checkpoint_best_only:
+        made.append(SaveEvery(epochs=config.checkpoint_every))
+    if config.log_model:
+        made.append(LogModel())
+    return made
+
+
+def _total_steps(trainer: Trainer, feed: Feed) -> int | None:
+    """Optimizer steps to come, where that can be known."""
+    config = trainer.config
+    known = [config.max_steps] if config.max_steps is not None else []
+    if feed.batches is not None and config.last_epoch is not None:
+        known.append(config.last_epoch * math.ceil(feed.batches / config.accumulate))
+    return min(known, default=None)
+
+
+def _lr_factor(trainer: Trainer, feed: Feed) -> float:
+    config = trainer.config
+    if config.lr_scaling == "none" or trainer.is_gradient_free:
+        return 1.0
+    own = feed.batch_size if config.batch_size_is == "per_rank" else feed.global_batch
+    base = config.lr_base_batch or own
+    if feed.global_batch is None or base is None:
+        raise UsageError(
+            f"lr_scaling='{config.lr_scaling}' needs the batch size, which this data does not tell.\n"
+            "Scale the learning rate yourself, or use a DataLoader with a batch_size."
+        )
+    return scale_factor(config.lr_scaling, feed.global_batch * config.accumulate, base)
+
+
+def save(trainer: Trainer, name: str) -> Path | None:
+    """Gather the whole state (collective) and write it on rank 0."""
+    loop = trainer._loop
+    if loop is None:
+        raise UsageError("save_checkpoint works during and after fit().")
+    state = resuming.snapshot(trainer, loop.fit)
+    if not trainer.world.is_main:
+        return None
+    path = checkpoint.Checkpoints(trainer.folder, trainer.config.checkpoint_keep).write(name, state)
+    if loop.fit.callbacks.has("checkpoint"):
+        loop.fit.callbacks.fire("checkpoint", trainer)
+    return path

@@ -1,0 +1,82 @@
+"""What is said at the start: what was chosen, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from allranks.train.summary import summarize
+
+if TYPE_CHECKING:
+    from allranks.train.loop import Fit
+    from allranks.train.trainer import Trainer
+
+
+def banner(trainer: Trainer, fit: Fit, resumed: bool) -> Iterator[str]:
+    """The lines, for rank 0."""
+    config = trainer.config
+    if config.summary and trainer.world.is_main:
+        yield summarize(trainer.model)
+    if not config.verbose or not trainer.world.is_main:
+        return
+    yield _where(fit)
+    yield f"strategy  {fit.engine.strategy.describe()} ({fit.engine.reason})"
+    yield _batch(trainer, fit)
+    yield _precision(fit)
+    for note in fit.feed.notes:
+        yield f"data      {note}"
+    if resumed:
+        yield f"resumed   at epoch {fit.state.epoch}, step {fit.state.step}"
+    yield f"folder    {trainer.folder}"
+
+
+def _where(fit: Fit) -> str:
+    session = fit.engine.session
+    here = session.world
+    device = str(session.device)
+    if session.device.type == "cuda":
+        device = f"{torch.cuda.get_device_name(session.device)}"
+    many = (
+        "1 process"
+        if here.size == 1
+        else f"{here.size} ranks on {here.nodes} node" + ("s" if here.nodes > 1 else "")
+    )
+    by = f" over {session.backend}" if session.backend and here.size > 1 else ""
+    return f"ranks     {many}{by}, {device} · {here.reason}"
+
+
+def _batch(trainer: Trainer, fit: Fit) -> str:
+    config, feed, size = trainer.config, fit.feed, fit.engine.session.world.size
+    if feed.global_batch is None:
+        text = f"as the data gives it × {size} ranks"
+    else:
+        text = (
+            f"{feed.global_batch} ({feed.batch_size} per rank × {size})"
+            if size > 1
+            else (f"{feed.global_batch}")
+        )
+    if config.accumulate > 1:
+        text += f" × {config.accumulate} accumulated"
+        if feed.global_batch is not None:
+            text += f" = {feed.global_batch * config.accumulate} per step"
+    rates = [group["lr"] for o in fit.parts.optimizers for group in o.param_groups]
+    rate = f", learning rate {rates[0]:g}" if rates else ""
+    if config.lr_scaling != "none":
+        rate += f" ({config.lr_scaling} scaling)"
+    if config.warmup_steps:
+        rate += f" after {config.warmup_steps} steps of warm-up"
+    steps = fit.state.total_steps
+    length = f", {steps:,} steps" if steps is not None else ""
+    return f"batch     {text}{rate}{length}"
+
+
+def _precision(fit: Fit) -> str:
+    precision, device = fit.engine.precision, fit.engine.session.device
+    text = f"precision {precision.name}"
+    if precision.name == "fp32" and device.type == "cuda" and torch.cuda.is_bf16_supported():
+        text += " (precision='bf16' is several times faster on this GPU)"
+    if fit.engine.fused:
+        text += f", fused {', '.join(sorted(set(fit.engine.fused)))}"
+    return text

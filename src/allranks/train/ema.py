@@ -1,0 +1,48 @@
+"""An exponential moving average of the weights: smoother than the last step, validated instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Average:
+    """Follows the trainable parameters; sharded ones shard by shard."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._live = [_local(p) for p in model.parameters() if p.requires_grad]
+        self._kept = [tensor.detach().clone() for tensor in self._live]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move a little towards the present weights: one fused operation for all of them."""
+        torch._foreach_lerp_(self._kept, self._live, 1 - self.decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model computes with the average inside this block."""
+        with torch.no_grad():
+            present = [tensor.clone() for tensor in self._live]
+            torch._foreach_copy_(self._live, self._kept)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(self._live, present)
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Take the present weights as the average."""
+        torch._foreach_copy_(self._kept, self._live)
+
+
+def _local(parameter: Any) -> torch.Tensor:
+    """The tensor that holds this rank's numbers: a DTensor's own shard, or the parameter itself."""
+    data = parameter.detach()
+    local: torch.Tensor = data.to_local() if hasattr(data, "to_local") else data
+    return local

@@ -1,0 +1,117 @@
+"""The model's side of a training, set up once per Trainer: session, strategy, objective, optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from allranks.data import Feed, FeedOptions, make_feed
+from allranks.errors import UsageError
+from allranks.strategies import Strategy, StrategyOptions, choose
+from allranks.train.config import TrainConfig
+from allranks.train.objective import Compute, Objective
+from allranks.train.precision import Precision, fuse, make_precision
+from allranks.train.session import Session, end_with, start_session
+
+
+@dataclass
+class Engine:
+    """What stays between fit, validate, test and predict."""
+
+    config: TrainConfig
+    session: Session
+    strategy: Strategy
+    reason: str
+    """Why this strategy."""
+    precision: Precision
+    model: nn.Module
+    objective: Objective
+    """Not wrapped: for evaluation and compilation."""
+    wrapped: nn.Module
+    """What is called in training: the objective, or the model where the user calls it himself."""
+    optimizers: Sequence[Any]
+    fused: list[str]
+    """The optimizers that were switched to fused kernels."""
+
+    def feed(self, loader: Any, *, training: bool) -> Feed:
+        """The loader made distributed for this rank."""
+        if loader is None or not hasattr(loader, "__iter__"):
+            raise UsageError(
+                f"The data is a {type(loader).__name__}: give a DataLoader or an iterable of batches."
+            )
+        world, config = self.session.world, self.config
+        options = FeedOptions(
+            seed=self.session.seed,
+            batch_size_is=config.batch_size_is,
+            shard_iterable=config.shard_iterable,
+            audit=config.audit and training,
+            prefetch=config.prefetch,
+            dtype=config.dtype,
+            training=training,
+        )
+        device = self.session.device
+        return make_feed(loader, rank=world.rank, size=world.size, device=device, options=options)
+
+
+def make_engine(
+    config: TrainConfig,
+    model: nn.Module,
+    optimizers: Sequence[Any],
+    compute: Compute,
+    *,
+    calls_model: bool = False,
+    log_folder: Callable[[], Path] | None = None,
+) -> Engine:
+    """Start the ranks, choose the strategy, put the model in place.
+
+    ``calls_model``: the user's own step calls the model, so the strategy wraps it and not the
+    objective.
+    """
+    session = start_session(config, log_folder)
+    if config.dtype is not None:
+        model.to(config.dtype)
+    options = StrategyOptions(
+        precision=config.precision,
+        sync_batchnorm=config.sync_batchnorm,
+        activation_checkpointing=config.activation_checkpointing,
+    )
+    world, device = session.world, session.device
+    strategy, reason = choose(config.strategy, model, optimizers, world, device, options)
+    precision = make_precision(config.precision, device, owned=strategy.owns_precision)
+    objective = Objective(model, compute, precision.autocast)
+    wrapped = strategy.setup(
+        model,
+        optimizers,
+        world=world,
+        device=device,
+        options=options,
+        objective=None if calls_model else objective,
+    )
+    objective.train(model.training)
+    end_with(strategy)
+    fused = [type(o).__name__ for o in optimizers if config.fused and fuse(o, device)]
+    return Engine(
+        config, session, strategy, reason, precision, model, objective, wrapped, optimizers, fused
+    )
+
+
+def named_optimizers(optimizer: Any) -> dict[str, Any]:
+    """One optimizer, a list or a dict of them, by name."""
+    if isinstance(optimizer, Mapping):
+        named = {str(name): each for name, each in optimizer.items()}
+    elif isinstance(optimizer, (list, tuple)):
+        named = {str(position): each for position, each in enumerate(optimizer)}
+    else:
+        named = {"0": optimizer}
+    for name, each in named.items():
+        if not isinstance(each, torch.optim.Optimizer):
+            raise UsageError(
+                f"Optimizer {name} is a {type(each).__name__}: give a torch.optim.Optimizer, "
+                "several of them, or one that can ask and tell (nevergrad)."
+            )
+    return named

@@ -1,0 +1,123 @@
+"""Validation, test and prediction: no gradients, exact means over all ranks' samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from allranks.data import Feed
+from allranks.data.move import count_samples
+from allranks.errors import UsageError
+from allranks.train.engine import Engine
+from allranks.train.meter import Meter
+from allranks.train.objective import Compute, call_model
+
+
+@contextmanager
+def evaluating(engine: Engine) -> Iterator[None]:
+    """Evaluation mode, and rank 0's buffers everywhere; the modes are put back after it."""
+    modes = [(module, module.training) for module in engine.model.modules()]
+    engine.strategy.sync_buffers()
+    engine.model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def evaluate(
+    engine: Engine,
+    feed: Feed,
+    compute: Compute | None = None,
+    *,
+    most: int | None = None,
+    each: Callable[[str], None] | None = None,
+) -> dict[str, float]:
+    """Loss and metrics over all samples, each counted once. ``each`` hears of every batch."""
+    meter = Meter(engine.session.device, engine.session.world.size)
+    with evaluating(engine):
+        for number, (data, share) in enumerate(feed.epoch(0)):
+            if most is not None and number >= most:
+                break
+            if each is not None:
+                each("start")
+            loss, metrics = _computed(engine, compute, data)
+            meter.add(loss, metrics, count_samples(data) if share is None else share.count)
+            if each is not None:
+                each("end")
+        return meter.flush().means()
+
+
+def _computed(engine: Engine, compute: Compute | None, data: Any) -> Any:
+    if compute is None:
+        # Past the compiled call: it was compiled for training.
+        return engine.objective.forward(data)
+    autocast = engine.precision.autocast
+    if autocast is None:
+        return compute(engine.model, data)
+    with torch.autocast(*autocast):
+        return compute(engine.model, data)
+
+
+def predict(
+    engine: Engine, feed: Feed, predict_step: Callable[[nn.Module, Any], Any] | None = None
+) -> Any:
+    """The model's outputs for every sample in the dataset's order, on the CPU, on every rank."""
+    step = predict_step or call_model
+    parts: list[Any] = []
+    with evaluating(engine):
+        for data, share in feed.epoch(0):
+            output = _computed(engine, lambda model, batch: step(model, batch), data)
+            count = count_samples(data) if share is None else share.count
+            parts.append(_first(_to_cpu(output), count))
+    if engine.session.world.size > 1:
+        parts = _in_order(parts, engine.session.world.size)
+    return _joined(parts)
+
+
+def _in_order(parts: list[Any], size: int) -> list[Any]:
+    """Each global batch is the ranks' parts one after the other."""
+    gathered: list[list[Any]] = [[] for _ in range(size)]
+    dist.all_gather_object(gathered, parts)
+    longest = max(len(own) for own in gathered)
+    return [own[i] for i in range(longest) for own in gathered if i < len(own)]
+
+
+def _to_cpu(output: Any) -> Any:
+    if isinstance(output, torch.Tensor):
+        return output.detach().cpu()
+    if isinstance(output, dict):
+        return {key: _to_cpu(value) for key, value in output.items()}
+    if isinstance(output, (tuple, list)):
+        return type(output)([_to_cpu(value) for value in output])
+    raise UsageError(
+        f"The model returned a {type(output).__name__}: predict() joins tensors, tuples and dicts "
+        "of them.\nGive predict_step=lambda model, batch: … to the Trainer."
+    )
+
+
+def _first(output: Any, count: int) -> Any:
+    """The samples that count: a filler has none."""
+    if isinstance(output, torch.Tensor):
+        return output[:count]
+    if isinstance(output, dict):
+        return {key: _first(value, count) for key, value in output.items()}
+    return type(output)([_first(value, count) for value in output])
+
+
+def _joined(parts: list[Any]) -> Any:
+    if not parts:
+        return torch.empty(0)
+    head = parts[0]
+    if isinstance(head, torch.Tensor):
+        return torch.cat(parts)
+    if isinstance(head, dict):
+        return {key: _joined([part[key] for part in parts]) for key in head}
+    return type(head)([_joined([part[i] for part in parts]) for i in range(len(head))])

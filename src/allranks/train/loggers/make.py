@@ -1,0 +1,47 @@
+"""Loggers by name. Only those that were asked for are loaded."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from allranks.errors import UsageError
+from allranks.train.loggers.base import Logger
+from allranks.train.loggers.csv import CsvLogger
+from allranks.train.loggers.jsonl import JsonlLogger
+from allranks.train.loggers.mlflow import MLflowLogger
+from allranks.train.loggers.tensorboard import TensorBoardLogger
+from allranks.train.loggers.wandb import WandbLogger
+
+KINDS: dict[str, type[Logger]] = {
+    kind.name: kind
+    for kind in (JsonlLogger, CsvLogger, TensorBoardLogger, MLflowLogger, WandbLogger)
+}
+
+
+def make_loggers(names: Sequence[str | Logger]) -> list[Logger]:
+    """The loggers of a run: always the JSONL file, then those asked for, each once."""
+    if isinstance(names, str):
+        names = [names]
+    made: list[Logger] = [each for each in names if isinstance(each, JsonlLogger)]
+    made = made[:1] or [JsonlLogger()]
+    seen = {"jsonl"}
+    for each in names:
+        if isinstance(each, Logger):
+            made += [each] if each not in made else []
+        elif (name := _known(each)) not in seen:
+            seen.add(name)
+            made.append(KINDS[name]())
+    return made
+
+
+def _known(name: object) -> str:
+    if not isinstance(name, str):
+        kind = name.__name__ if isinstance(name, type) else type(name).__name__
+        raise UsageError(f"loggers: {kind} is neither a name nor a Logger object.")
+    lowered = name.lower()
+    if lowered in KINDS:
+        return lowered
+    near = difflib.get_close_matches(lowered, KINDS, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    raise UsageError(f"There is no logger '{name}': there are {', '.join(KINDS)}.{hint}")

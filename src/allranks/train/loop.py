@@ -1,0 +1,333 @@
+"""The loop: epochs and steps, and what happens between them.
+
+Between two "stops" (a log, a validation, a checkpoint, the end) a step costs the step, a counter and
+one comparison. Everything else happens at a stop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from allranks.data import Feed, Share
+from allranks.train.callbacks import Callbacks
+from allranks.train.compilation import Compiler, compile_errors
+from allranks.train.engine import Engine
+from allranks.train.meter import Meter, Reading, Sums
+from allranks.train.schedule import advance
+from allranks.train.session import total_over_ranks
+from allranks.train.state import State
+from allranks.train.stepping import Parts, Step
+
+if TYPE_CHECKING:
+    from allranks.train.trainer import Trainer
+
+_NEVER = 1 << 62
+
+
+@dataclass
+class Fit:
+    """What one call of ``fit`` works with."""
+
+    engine: Engine
+    feed: Feed
+    val_feed: Feed | None
+    parts: Parts
+    step: Step
+    meter: Meter
+    state: State
+    callbacks: Callbacks
+    compiler: Compiler
+    start_batch: int = 0
+    """Batches of the first epoch that were done before a resumption."""
+
+
+class Loop:
+    """Runs a `Fit` to its end."""
+
+    def __init__(self, trainer: Trainer, fit: Fit) -> None:
+        self.trainer = trainer
+        self.fit = fit
+        self.config = trainer.config
+        self.state = fit.state
+        self._pending: tuple[Reading, dict[str, Any]] | None = None
+        self._epoch_sums = Sums()
+        self._deadline = self._end_time()
+        self._logged_at = (time.perf_counter(), fit.state.step)
+        self._next_log = fit.state.step + self.config.log_every
+        self._next_stop = 0
+        self._warned = False
+
+    def run(self) -> None:
+        """All epochs, or until somebody says stop."""
+        config, state, fit = self.config, self.state, self.fit
+        fit.engine.model.train()
+        fit.compiler.start(state.step, self._steps_left)
+        skip = fit.start_batch
+        first = max(state.epoch, 1) if skip else state.epoch + 1
+        epoch = first
+        while not self._over() and (config.last_epoch is None or epoch <= config.last_epoch):
+            self._one_epoch(epoch, skip)
+            skip = 0
+            epoch += 1
+
+    # -- one epoch
+
+    def _one_epoch(self, epoch: int, skip: int) -> None:
+        state, fire = self.state, self._fire
+        state.epoch, state.batch = epoch, skip
+        self._epoch_sums = Sums()
+        fire("epoch_start")
+        began = time.perf_counter(), state.step
+        batches = self.fit.feed.epoch(epoch, skip=skip)
+        self._plan_stop()
+        complete = self._quick(batches) if self._is_quiet() else self._observed(batches)
+        self._log(final=True)
+        self._end_epoch(began, complete)
+
+    def _is_quiet(self) -> bool:
+        """Nobody listens to batches and nothing looks at each of them."""
+        heard = ("batch_start", "batch_end", "step_end")
+        return self.config.accumulate == 1 and not any(map(self.fit.callbacks.has, heard))
+
+    def _quick(self, batches: Iterator[tuple[Any, Share | None]]) -> bool:
+        """The hot path. True when the epoch came to its end."""
+        step, state = self.fit.step, self.state
+        for data, share in batches:
+            if share is None and not self.fit.compiler.trial:
+                step(data, share)
+            else:
+                self._careful(data, share)
+            state.batch += 1
+            state.step = done = state.step + 1
+            if done >= self._next_stop and self._stop_here():
+                return False
+        return True
+
+    def _observed(self, batches: Iterator[tuple[Any, Share | None]]) -> bool:
+        """With callbacks per batch, or several batches per step."""
+        state, parts, fire = self.state, self.fit.parts, self._fire
+        for data, share, last in _with_last(batches, self.config.accumulate > 1):
+            parts.last_batch = last
+            self.trainer.batch = data
+            fire("batch_start")
+            stepped = self._careful(data, share)
+            state.batch += 1
+            fire("batch_end")
+            if not stepped:
+                continue
+            state.step += 1
+            fire("step_end")
+            if state.step >= self._next_stop and self._stop_here():
+                return False
+        self.trainer.batch = None
+        return True
+
+    def _careful(self, data: Any, share: Share | None) -> bool:
+        """A batch of an odd shape runs uncompiled; the first compiled one may fail to compile."""
+        compiler = self.fit.compiler
+        if not compiler.trial:
+            with compiler.eager() if share is not None and compiler.mode else nullcontext():
+                return self.fit.step(data, share)
+        if share is not None:
+            with compiler.eager():
+                return self.fit.step(data, share)
+        compiler.trial = False
+        self.fit.parts.keep_loss = _cloned if compiler.graphs else torch.Tensor.detach
+        self.trainer._remake_step(self.fit)
+        try:
+            return self.fit.step(data, share)
+        except compile_errors() as error:
+            compiler.failed(error)
+            for optimizer in self.fit.engine.optimizers:
+                optimizer.zero_grad()
+            return self.fit.step(data, share)
+
+    # -- stops
+
+    def _plan_stop(self) -> None:
+        """The next step at which anything but stepping happens."""
+        config, step = self.config, self.state.step
+        stops = [self._next_log, config.max_steps or _NEVER]
+        if (look := self.fit.compiler.next_look) is not None:
+            stops.append(look)
+        for every in (config.val_every_steps, config.checkpoint_every_steps):
+            if every:
+                stops.append((step // every + 1) * every)
+        self._next_stop = min(stops)
+
+    def hurry(self) -> None:
+        """Somebody asked to stop: look at it after the present step (alone) or the next log."""
+        if self.fit.engine.session.world.size == 1:
+            self._next_stop = 0
+
+    def _stop_here(self) -> bool:
+        """Do what is due at this step. True when training is over."""
+        config, step, compiler = self.config, self.state.step, self.fit.compiler
+        if compiler.next_look is not None and step >= compiler.next_look:
+            compiler.look(step)
+        if step >= self._next_log:
+            self._log()
+            self._next_log = (step // config.log_every + 1) * config.log_every
+        if config.val_every_steps and step % config.val_every_steps == 0:
+            self.validate()
+        if config.checkpoint_every_steps and step % config.checkpoint_every_steps == 0:
+            self._log(final=True)
+            self.trainer.save_checkpoint(f"step-{step}")
+        if self.fit.engine.session.world.size == 1 and self._wants_stop():
+            self.trainer._agree_to_stop()
+        over = self._over()
+        self._plan_stop()
+        return over
+
+    def _over(self) -> bool:
+        most = self.config.max_steps
+        if most is not None and self.state.step >= most:
+            return True
+        return self.trainer._stop_agreed
+
+    def _wants_stop(self) -> bool:
+        if self._deadline is not None and time.perf_counter() >= self._deadline:
+            self.trainer.stop(f"max_time={self.config.max_time} is over")
+        return bool(self.trainer.stop_reason)
+
+    def _log(self, final: bool = False) -> None:
+        """Send this window's numbers off and write down those of the one before.
+
+        ``final`` reads them at once: at the end of an epoch, before a checkpoint.
+        """
+        fit, state = self.fit, self.state
+        now = time.perf_counter()
+        seconds, steps = now - self._logged_at[0], state.step - self._logged_at[1]
+        about: dict[str, Any] = {"step": state.step, "epoch": state.epoch, **self._rates()}
+        if steps and seconds > 0 and state.samples_per_step:
+            about["samples_per_second"] = steps * state.samples_per_step / seconds
+        if fit.parts.grad_norm is not None:
+            about["grad_norm"] = fit.parts.grad_norm
+        self._logged_at = (now, state.step)
+        reading = fit.meter.flush(float(self._wants_stop()))
+        self._settle()
+        self._pending = (reading, about)
+        if final or (
+            fit.engine.session.world.size == 1 and fit.engine.session.device.type == "cpu"
+        ):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Read the numbers that are under way and give them to the loggers."""
+        if self._pending is None:
+            return
+        reading, about = self._pending
+        self._pending = None
+        if reading.flag:
+            self.trainer._agree_to_stop()
+        means = reading.means()
+        if not means:
+            return
+        self._epoch_sums.add(reading)
+        step, epoch = about.pop("step"), about.pop("epoch")
+        values = {f"train_{name}": value for name, value in means.items()}
+        values |= {name: float(value) for name, value in about.items()}
+        self._check_finite(values["train_loss"], step)
+        self.state.values["loss"] = values["train_loss"]
+        self.trainer._write(values, kind="train", step=step, epoch=epoch)
+
+    def _check_finite(self, loss: float, step: int) -> None:
+        if loss - loss == 0 or self._warned:
+            return
+        self._warned = True
+        self.trainer.say(
+            f"WARNING: the loss is {loss} at step {step} or up to {self.config.log_every} steps "
+            "before. Lower the learning rate, clip gradients (clip_norm=1.0), or look at the data."
+        )
+
+    def _rates(self) -> dict[str, float]:
+        """The learning rates: ``lr``, or ``lr_<name>`` with several optimizers."""
+        parts = self.fit.parts
+        factor = parts.warmup.factor(parts.steps_done) if parts.warmup is not None else 1.0
+        if len(parts.optimizers) == 1:
+            return {"lr": float(parts.optimizers[0].param_groups[0]["lr"]) * factor}
+        pairs = zip(parts.names, parts.optimizers, strict=True)
+        return {f"lr_{name}": float(o.param_groups[0]["lr"]) * factor for name, o in pairs}
+
+    # -- between epochs
+
+    def _end_epoch(self, began: tuple[float, int], complete: bool) -> None:
+        config, state, trainer = self.config, self.state, self.trainer
+        means = {f"train_{name}": value for name, value in self._epoch_sums.means().items()}
+        seconds = time.perf_counter() - began[0]
+        trainer._write({**means, "epoch_seconds": seconds}, kind="epoch")
+        if complete and state.epoch == 1:
+            self._audit()
+        last = self._is_last()
+        due = config.val_every and (state.epoch % config.val_every == 0 or last)
+        if self.fit.val_feed is not None and due and not config.val_every_steps:
+            self.validate()
+        if config.scheduler_every == "epoch" and self.fit.parts.scheduler is not None:
+            advance(self.fit.parts.scheduler, trainer.metrics, trainer.monitor)
+        self._fire("epoch_end")
+        if config.print_every and (state.epoch % config.print_every == 0 or last):
+            trainer.say(trainer._epoch_line(seconds))
+        if total_over_ranks(float(self._wants_stop()), self.fit.engine.session):
+            trainer._agree_to_stop()
+
+    def _is_last(self) -> bool:
+        return self._over() or self.state.epoch == self.config.last_epoch
+
+    def _audit(self) -> None:
+        report = self.fit.feed.check() if self.config.audit else None
+        if report is not None and (not report.ok or self.config.verbose):
+            self.trainer.say(("" if report.ok else "WARNING: ") + report.message)
+
+    def validate(self) -> dict[str, float]:
+        """Validate in the middle of training; the average's weights when there is one."""
+        if self.fit.val_feed is None:
+            return {}
+        state, average = self.state, self.fit.parts.average
+        self._fire("val_start")
+        state.phase = "validate"
+        with average.applied() if average is not None else nullcontext():
+            values = self.trainer._evaluate(self.fit.val_feed, "val")
+        state.phase = "train"
+        self.trainer._write(values, kind="val")
+        if "val_loss" in values:
+            state.values["val_loss"] = values["val_loss"]
+        self._fire("val_end")
+        return values
+
+    # -- small things
+
+    def _fire(self, event: str, *args: Any) -> None:
+        if self.fit.callbacks.has(event):
+            self.fit.callbacks.fire(event, self.trainer, *args)
+
+    def _end_time(self) -> float | None:
+        seconds = self.config.max_seconds
+        return None if seconds is None else time.perf_counter() + seconds
+
+    def _steps_left(self, step: int) -> float | None:
+        return None if self.state.total_steps is None else self.state.total_steps - step
+
+
+def _with_last(
+    batches: Iterator[tuple[Any, Share | None]], ahead: bool
+) -> Iterator[tuple[Any, Share | None, bool]]:
+    """Each batch with whether it is the epoch's last; ``ahead`` fetches one more to know it."""
+    if not ahead:
+        for data, share in batches:
+            yield data, share, False
+        return
+    held = next(batches, None)
+    while held is not None:
+        following = next(batches, None)
+        yield held[0], held[1], following is None
+        held = following
+
+
+def _cloned(loss: torch.Tensor) -> torch.Tensor:
+    return loss.detach().clone()

@@ -1,0 +1,125 @@
+"""Losses and metrics, kept on the device and read late.
+
+The step appends a detached tensor to a list and nothing more. At a log step the list becomes one
+vector of sums and counts, reduced over the ranks in one collective and copied to the host without
+waiting; its numbers are read at the next log step, when they have long arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Entry = tuple[torch.Tensor, Mapping[str, Any], int]
+
+
+class Meter:
+    """Means over samples and ranks since the last flush."""
+
+    def __init__(self, device: torch.device, size: int) -> None:
+        self._device = device
+        self._size = size
+        self._entries: list[Entry] = []
+
+    def add(self, loss: torch.Tensor, metrics: Mapping[str, Any], count: int) -> None:
+        """Note a batch of ``count`` samples; ``loss`` is detached."""
+        self._entries.append((loss, metrics, count))
+
+    @property
+    def last_loss(self) -> torch.Tensor | None:
+        """The loss of the latest batch."""
+        return self._entries[-1][0] if self._entries else None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def flush(self, flag: float = 0.0) -> Reading:
+        """Start the reduction of what was noted; collective. ``flag`` is summed over the ranks."""
+        entries, self._entries = self._entries, []
+        names = ["loss", *sorted({name for entry in entries for name in entry[1]})]
+        sums: list[torch.Tensor] = []
+        counts: list[float] = []
+        for name in names:
+            total, count = self._total(name, entries)
+            sums.append(total)
+            counts.append(count)
+        known = torch.tensor([*counts, flag], dtype=torch.float64).to(self._device)
+        vector = torch.cat([torch.stack(sums), known]) if sums else known
+        if self._size > 1:
+            dist.all_reduce(vector)
+        return Reading(names, vector)
+
+    def _total(self, name: str, entries: Sequence[Entry]) -> tuple[torch.Tensor, float]:
+        pairs = [
+            (entry[0] if name == "loss" else entry[1][name], entry[2])
+            for entry in entries
+            if entry[2] and (name == "loss" or name in entry[1])
+        ]
+        if not pairs:
+            return torch.zeros((), dtype=torch.float64, device=self._device), 0.0
+        values = torch.stack([self._scalar(value) for value, _ in pairs]).double()
+        counts = [count for _, count in pairs]
+        if min(counts) == max(counts):
+            return values.sum() * counts[0], float(sum(counts))
+        weights = torch.tensor(counts, dtype=torch.float64).to(self._device, non_blocking=True)
+        return values @ weights, float(sum(counts))
+
+    def _scalar(self, value: Any) -> torch.Tensor:
+        if not isinstance(value, torch.Tensor):
+            return torch.tensor(float(value), device=self._device)
+        value = value.detach()
+        return (value if value.ndim == 0 else value.float().mean()).to(self._device)
+
+
+class Reading:
+    """A reduced vector on its way to the host."""
+
+    def __init__(self, names: Sequence[str], vector: torch.Tensor) -> None:
+        self._names = names
+        self._event: Any = None
+        self._host = vector
+        if vector.device.type == "cuda":
+            self._host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+            self._host.copy_(vector, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        self._read: list[float] | None = None
+
+    def _numbers(self) -> list[float]:
+        if self._read is None:
+            if self._event is not None:
+                self._event.synchronize()
+            self._read = self._host.tolist()
+        return self._read
+
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """(sum, samples) of each name, to be added up to longer means."""
+        numbers, many = self._numbers(), len(self._names)
+        return {name: (numbers[i], numbers[many + i]) for i, name in enumerate(self._names)}
+
+    def means(self) -> dict[str, float]:
+        """The mean over samples of each name that has any."""
+        return {name: total / count for name, (total, count) in self.sums().items() if count}
+
+    @property
+    def flag(self) -> float:
+        """The sum of the flags that the ranks gave."""
+        return self._numbers()[-1]
+
+
+class Sums:
+    """Readings added up: the mean over an epoch."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, tuple[float, float]] = {}
+
+    def add(self, reading: Reading) -> None:
+        for name, (total, count) in reading.sums().items():
+            known = self._totals.get(name, (0.0, 0.0))
+            self._totals[name] = (known[0] + total, known[1] + count)
+
+    def means(self) -> dict[str, float]:
+        return {name: total / count for name, (total, count) in self._totals.items() if count}

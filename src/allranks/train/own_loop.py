@@ -1,0 +1,211 @@
+"""``prepare``: the Trainer's machinery for people who keep their own loop.
+
+model, optimizer, loader = prepared = allranks.prepare(model, optimizer, loader)
+for epoch in range(10):
+    for x, y in loader:
+        loss = loss_fn(model(x), y)
+        prepared.backward(loss)
+        prepared.step()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from allranks.data import Feed, Share
+from allranks.distributed.model import World
+from allranks.errors import UsageError
+from allranks.train.config import TrainConfig
+from allranks.train.engine import Engine, make_engine
+from allranks.train.meter import Meter
+from allranks.train.schedule import Warmup
+from allranks.train.session import total_over_ranks
+from allranks.train.stepping import Parts, Window, update
+
+
+def prepare(*objects: Any, config: TrainConfig | None = None, **fields: Any) -> Prepared:
+    """Make a model, its optimizers and DataLoaders distributed; in any order and number.
+
+    Keyword arguments are fields of `TrainConfig`, such as ``precision="bf16"``, ``accumulate=4``,
+    ``clip_norm=1.0``, ``strategy="fsdp"`` or ``nprocs=2``. The result unpacks to the same objects in
+    the same order; ``prepared.backward`` and ``prepared.step`` replace ``loss.backward`` and
+    ``optimizer.step``.
+    """
+    if config is not None and fields:
+        raise UsageError("prepare() takes a config or its fields, not both.")
+    return Prepared(objects, config or TrainConfig(**fields))
+
+
+class Prepared:
+    """What `prepare` made."""
+
+    def __init__(self, objects: tuple[Any, ...], config: TrainConfig) -> None:
+        models = [each for each in objects if isinstance(each, nn.Module)]
+        if len(models) != 1:
+            raise UsageError(f"prepare() takes one model, not {len(models)}.")
+        optimizers = [each for each in objects if isinstance(each, torch.optim.Optimizer)]
+        self.config = config
+        self._engine = make_engine(config, models[0], optimizers, _no_compute, calls_model=True)
+        self._window: Window | None = None
+        self._weight = 1.0
+        self._closes = True
+        self._parts = self._make_parts(self._engine, optimizers)
+        self._made = tuple(self._prepared(each) for each in objects)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._made)
+
+    @property
+    def world(self) -> World:
+        """This rank and its peers."""
+        return self._engine.session.world
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches arrive and the model is."""
+        return self._engine.session.device
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients, weighted so that uneven batches and accumulation give the mean over samples."""
+        scaler = self._engine.precision.scaler
+        loss = loss if self._weight == 1.0 else loss * self._weight
+        self._engine.strategy.backward(loss if scaler is None else scaler.scale(loss))
+
+    def step(self) -> bool:
+        """Clip, step and zero, when the accumulation window is full; whether it was."""
+        if not self._closes:
+            return False
+        update(
+            self._parts, self._parts.optimizers, self._window.correction() if self._window else 1
+        )
+        return True
+
+    def mean(self, value: Any) -> float:
+        """The mean of every rank's number; collective."""
+        total = total_over_ranks(float(value), self._engine.session)
+        return total / self.world.size
+
+    def print(self, *values: Any) -> None:
+        """Print on rank 0 only."""
+        if self.world.is_main:
+            print(*values, flush=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole model under its own names, on rank 0; collective."""
+        return self._engine.strategy.model_state()
+
+    def _prepared(self, each: Any) -> Any:
+        if isinstance(each, nn.Module):
+            return PreparedModel(each, self._engine)
+        if isinstance(each, torch.optim.Optimizer):
+            return each
+        training = self._window is None
+        feed = self._engine.feed(each, training=training)
+        if training:
+            self._window = Window(self.config.accumulate, feed.total_of)
+            self._parts.batch_size = feed.batch_size
+        return PreparedLoader(feed, self._enter if training else None)
+
+    def _enter(self, share: Share | None, last: bool) -> None:
+        """Before a training batch: its weight, and whether its backward pass communicates."""
+        assert self._window is not None
+        weight, self._closes = self._window.enter(last)
+        self._weight = weight * (1.0 if share is None else share.weight)
+        if self.config.accumulate > 1:
+            self._engine.strategy.begin_micro(self._closes)
+
+    def _make_parts(self, engine: Engine, optimizers: list[Any]) -> Parts:
+        config, here = self.config, engine.session.world
+        return Parts(
+            objective=engine.wrapped,
+            model=engine.model,
+            strategy=engine.strategy,
+            optimizers=optimizers,
+            names=[str(position) for position in range(len(optimizers))],
+            meter=Meter(engine.session.device, here.size),
+            precision=engine.precision,
+            batch_size=None,
+            total_of=lambda _: None,
+            rank=here.rank,
+            size=here.size,
+            accumulate=config.accumulate,
+            clip_norm=config.clip_norm,
+            clip_value=config.clip_value,
+            warmup=Warmup(optimizers, config.warmup_steps) if config.warmup_steps else None,
+        )
+
+
+class PreparedModel(nn.Module):
+    """Calls the wrapped model; everything else, such as its state, is the user's own model."""
+
+    def __init__(self, model: nn.Module, engine: Engine) -> None:
+        super().__init__()
+        self.module = model
+        # In a tuple, so that the wrapper is not registered as a second child.
+        self._inside = (engine.wrapped, engine.precision.autocast)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        wrapped, autocast = self._inside
+        call = wrapped if torch.is_grad_enabled() and self.training else self.module
+        if autocast is None:
+            return call(*args, **kwargs)
+        with torch.autocast(*autocast):
+            return call(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> PreparedModel:
+        self._inside[0].train(mode)
+        super().train(mode)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.load_state_dict(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+
+class PreparedLoader:
+    """Each pass is an epoch, in another order, with every sample once over all ranks."""
+
+    def __init__(self, feed: Feed, enter: Any) -> None:
+        self.feed = feed
+        self.epoch = 0
+        """Passes begun so far; set it to go on from another one."""
+        self.weight = 1.0
+        """This rank's factor for the present batch's mean loss; `Prepared.backward` applies it."""
+        self.count: int | None = None
+        """This rank's samples of the present batch that count; None: all of them."""
+        self._enter = enter
+
+    def __len__(self) -> int:
+        if self.feed.batches is None:
+            raise TypeError("the data does not tell how many batches it has")
+        return self.feed.batches
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        batches = self.feed.epoch(self.epoch)
+        held = next(batches, None)
+        while held is not None:
+            following = next(batches, None)
+            data, share = held
+            self.weight = 1.0 if share is None else share.weight
+            self.count = None if share is None else share.count
+            if self._enter is not None:
+                self._enter(share, following is None)
+            yield data
+            held = following
+
+
+def _no_compute(*_: Any) -> Any:
+    raise UsageError("A prepared model is called by your own loop.")

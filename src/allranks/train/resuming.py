@@ -1,0 +1,133 @@
+"""What a checkpoint holds, and going on from one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from allranks.errors import UsageError
+from allranks.train import checkpoint
+from allranks.train.schedule import stepping
+from allranks.train.seeds import random_state, set_random_state
+from allranks.train.session import share_object
+
+if TYPE_CHECKING:
+    from allranks.train.loop import Fit
+    from allranks.train.trainer import Trainer
+
+
+def snapshot(trainer: Trainer, fit: Fit) -> dict[str, Any]:
+    """The whole training as tensors and plain containers; collective, complete on rank 0."""
+    engine, state = fit.engine, fit.state
+    strategy, here = engine.strategy, engine.session.world
+    states: dict[str, Any] = {
+        "model": strategy.model_state(),
+        "optimizers": [strategy.optimizer_state(each) for each in fit.parts.optimizers],
+        "schedulers": [_plain(each.state_dict()) for each in stepping(fit.parts.scheduler)],
+        "scaler": None if engine.precision.scaler is None else engine.precision.scaler.state_dict(),
+        "average": _average_state(fit),
+        "callbacks": fit.callbacks.state_dict(),
+        "random": _gathered(random_state(), here.size),
+        "progress": {
+            "epoch": state.epoch,
+            "step": state.step,
+            "batch": _batch_position(fit),
+            "global_batch": fit.feed.global_batch,
+            "seed": engine.session.seed,
+            "world_size": here.size,
+        },
+        "metrics": dict(trainer.metrics),
+    }
+    return states
+
+
+def _batch_position(fit: Fit) -> int:
+    """Batches of this epoch that are done; 0 when the epoch is."""
+    done = fit.state.batch
+    return 0 if fit.feed.batches is not None and done >= fit.feed.batches else done
+
+
+def resume(trainer: Trainer, fit: Fit) -> bool:
+    """Continue where a checkpoint stands, if there is one. Collective."""
+    session = fit.engine.session
+    here, device = session.world, session.device
+    found = checkpoint.find(trainer.config.resume, trainer.folder) if here.is_main else None
+    found = share_object(found, here, device)
+    if found is None:
+        return False
+    state = checkpoint.read(found)
+    strategy = fit.engine.strategy
+    strategy.load_model_state(state["model"])
+    if len(state["optimizers"]) != len(fit.parts.optimizers):
+        raise UsageError(
+            f"{found} holds {len(state['optimizers'])} optimizers, this training has "
+            f"{len(fit.parts.optimizers)}."
+        )
+    for optimizer, saved in zip(fit.parts.optimizers, state["optimizers"], strict=True):
+        strategy.load_optimizer_state(optimizer, saved)
+    for scheduler, saved in zip(stepping(fit.parts.scheduler), state["schedulers"], strict=True):
+        scheduler.load_state_dict(saved)
+    if fit.engine.precision.scaler is not None and state["scaler"] is not None:
+        fit.engine.precision.scaler.load_state_dict(state["scaler"])
+    if fit.parts.average is not None and state["average"] is not None:
+        _load_average(fit, state["average"])
+    fit.callbacks.load_state_dict(state["callbacks"])
+    if here.size == len(state["random"]):
+        set_random_state(state["random"][here.rank])
+    trainer.metrics.update(state["metrics"])
+    _set_position(fit, state["progress"])
+    return True
+
+
+def _set_position(fit: Fit, progress: dict[str, Any]) -> None:
+    """Skip what was seen: in samples, so that another number of ranks goes on at the same place."""
+    state = fit.state
+    state.epoch, state.step = progress["epoch"], progress["step"]
+    state.first_step = fit.parts.steps_done = state.step
+    before, now = progress["global_batch"], fit.feed.global_batch
+    skip = progress["batch"]
+    if skip and before and now and before != now:
+        if skip * before % now:
+            raise UsageError(
+                f"The checkpoint stands at sample {skip * before} of epoch {state.epoch}, which is "
+                f"no multiple of the present global batch of {now}.\n"
+                f"Use a global batch that divides it, such as {before}."
+            )
+        skip = skip * before // now
+    fit.start_batch = skip
+
+
+def _average_state(fit: Fit) -> dict[str, Any] | None:
+    """The averaged weights whole, like the model's own."""
+    if fit.parts.average is None:
+        return None
+    with fit.parts.average.applied():
+        return dict(fit.engine.strategy.model_state())
+
+
+def _load_average(fit: Fit, saved: dict[str, Any]) -> None:
+    """Through the model itself, which knows how its parts are shared out."""
+    average, strategy = fit.parts.average, fit.engine.strategy
+    assert average is not None
+    present = strategy.model_state()
+    strategy.load_model_state(saved)
+    average.restart()
+    strategy.load_model_state(present)
+
+
+def _gathered(own: Any, size: int) -> list[Any]:
+    if size == 1:
+        return [own]
+    every: list[Any] = [None] * size
+    dist.all_gather_object(every, own)
+    return every
+
+
+def _plain(value: Any) -> Any:
+    """A scheduler's state without functions, which are code and not state."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items() if not callable(each)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value

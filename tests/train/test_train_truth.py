@@ -1,0 +1,71 @@
+"""N ranks must equal one rank: same losses, same weights, for every strategy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = Path(__file__).with_name("truth_script.py")
+KINDS = ("", " clipped", " accumulate", " fp32")
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], dict[str, Any]]:
+    """Every way of training, by ranks and name; three processes groups do them all."""
+    folder = tmp_path_factory.mktemp("truth")
+    made: dict[tuple[int, str], dict[str, Any]] = {}
+    for ranks in (1, 2, 4):
+        out = folder / f"{ranks}.json"
+        command = [sys.executable, str(SCRIPT), str(ranks), str(out)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr
+        for curve in json.loads(out.read_text()):
+            made[ranks, curve["name"]] = curve
+    return made
+
+
+def _apart(one: list[float], other: list[float]) -> float:
+    assert len(one) == len(other)
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+WAYS = [
+    (1, "ddp"), (1, "fsdp"), (2, "ddp"), (2, "fsdp"), (4, "ddp"), (4, "fsdp"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("ranks", "strategy"), WAYS)
+def test_every_way_gives_the_same_numbers(
+    curves: dict[tuple[int, str], dict[str, Any]], ranks: int, strategy: str, kind: str
+) -> None:
+    tolerance = 2e-5 if kind == " fp32" else 1e-10
+    truth, way = curves[1, f"single{kind}"], curves[ranks, f"{strategy}{kind}"]
+    assert len(truth["losses"]) == 3 * 7
+    assert _apart(truth["losses"], way["losses"]) < tolerance
+    assert truth["weights"].keys() == way["weights"].keys()
+    for name, values in truth["weights"].items():
+        assert _apart(values, way["weights"][name]) < tolerance, name
+    assert abs(truth["test"] - way["test"]) < tolerance
+    assert _apart(truth["predict"], way["predict"]) < tolerance * 10
+
+
+def test_accumulation_equals_the_large_batch(
+    curves: dict[tuple[int, str], dict[str, Any]],
+) -> None:
+    whole, parts = curves[1, "single"], curves[1, "single accumulate"]
+    assert _apart(whole["losses"], parts["losses"]) < 1e-10
+    for name, values in whole["weights"].items():
+        assert _apart(values, parts["weights"][name]) < 1e-10, name
+
+
+def test_training_does_train(curves: dict[tuple[int, str], dict[str, Any]]) -> None:
+    losses = curves[4, "fsdp"]["losses"]
+    assert sum(losses[-7:-1]) < 0.8 * sum(losses[:6])  # without the small last batches

@@ -22,6 +22,7 @@ from allranks.train.callbacks import (
     WritePlots,
 )
 from allranks.train.compilation import Compiler
+from allranks.train.curve import draw_curve
 from allranks.train.ema import Average
 from allranks.train.engine import Engine, make_engine
 from allranks.train.folder import make_folder, script_name
@@ -109,6 +110,8 @@ def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
             trainer._bar.stop()
             trainer._bar = None
         trainer._sink.close(status)
+        if trainer.world.is_main:
+            draw_curve(trainer.folder)
         for each in (fit.feed, fit.val_feed):
             if each is not None:
                 each.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -21,15 +23,33 @@ def banner(trainer: Trainer, fit: Fit, resumed: bool) -> Iterator[str]:
         yield summarize(trainer.model)
     if not config.verbose or not trainer.world.is_main:
         return
-    yield _where(fit)
-    yield f"strategy  {fit.engine.strategy.describe()} ({fit.engine.reason})"
-    yield _batch(trainer, fit)
-    yield _precision(fit)
-    for note in fit.feed.notes:
-        yield f"data      {note}"
-    if resumed:
-        yield f"resumed   at epoch {fit.state.epoch}, step {fit.state.step}"
+    for label, text in _facts(trainer, fit, resumed):
+        yield folded(label, text)
+    # Not folded, so that it can be copied.
     yield f"folder    {trainer.folder}"
+
+
+def folded(label: str, text: str) -> str:
+    """A labelled line, continued under itself where the terminal ends."""
+    width = max(40, shutil.get_terminal_size((100, 24)).columns)
+    return textwrap.fill(
+        text, width, initial_indent=f"{label:<10}", subsequent_indent=" " * 10,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _facts(trainer: Trainer, fit: Fit, resumed: bool) -> Iterator[tuple[str, str]]:
+    here, strategy = fit.engine.session.world, fit.engine.strategy
+    yield "ranks", _where(fit)
+    if here.size > 1:
+        yield "started", here.reason
+    yield "strategy", f"{strategy.describe()} ({fit.engine.reason})"
+    yield "batch", _batch(trainer, fit)
+    yield "precision", _precision(fit)
+    for note in fit.feed.notes:
+        yield "data", note
+    if resumed:
+        yield "resumed", f"at epoch {fit.state.epoch}, step {fit.state.step}"
 
 
 def _where(fit: Fit) -> str:
@@ -44,7 +64,7 @@ def _where(fit: Fit) -> str:
         else f"{here.size} ranks on {here.nodes} node" + ("s" if here.nodes > 1 else "")
     )
     by = f" over {session.backend}" if session.backend and here.size > 1 else ""
-    return f"ranks     {many}{by}, {device} · {here.reason}"
+    return f"{many}{by}, {device}"
 
 
 def _batch(trainer: Trainer, fit: Fit) -> str:
@@ -69,12 +89,12 @@ def _batch(trainer: Trainer, fit: Fit) -> str:
         rate += f" after {config.warmup_steps} steps of warm-up"
     steps = fit.state.total_steps
     length = f", {steps:,} steps" if steps is not None else ""
-    return f"batch     {text}{rate}{length}"
+    return f"{text}{rate}{length}"
 
 
 def _precision(fit: Fit) -> str:
     precision, device = fit.engine.precision, fit.engine.session.device
-    text = f"precision {precision.name}"
+    text = precision.name
     if precision.name == "fp32" and device.type == "cuda" and torch.cuda.is_bf16_supported():
         text += " (precision='bf16' is several times faster on this GPU)"
     if fit.engine.fused:

@@ -323,12 +323,17 @@ class Trainer(Callback):
         fit.step = assembly.make_step(self, fit.parts)
 
     def _epoch_line(self, seconds: float) -> str:
-        shown = [f"epoch {self.epoch}"]
-        if self.config.last_epoch:
-            shown[0] += f"/{self.config.last_epoch}"
+        last = self.config.last_epoch
+        shown = [f"epoch {self.epoch}/{last}" if last else f"epoch {self.epoch}"]
         for name, value in self.metrics.items():
-            if name.startswith(("train_", "val_")):
-                shown.append(f"{name} {value:.5g}")
+            if not name.startswith("train_"):
+                continue
+            short = name.removeprefix("train_")
+            val = self.metrics.get(f"val_{short}")
+            shown.append(f"{short} {value:.4g}" + (f" (val {val:.4g})" if val is not None else ""))
+        alone = {n for n in self.metrics if n.startswith("val_")}
+        alone -= {f"val_{n.removeprefix('train_')}" for n in self.metrics if n.startswith("train_")}
+        shown += [f"{name} {self.metrics[name]:.4g}" for name in sorted(alone)]
         return "  ".join([*shown, format_seconds(seconds)])
 
 

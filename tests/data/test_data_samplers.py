@@ -101,7 +101,7 @@ def test_own_random_numbers(exchange: bool, monkeypatch: pytest.MonkeyPatch) -> 
     """Inside goes on where it stood, outside notices nothing; also where numpy only copies states."""
     if not exchange:
         old = SimpleNamespace(get_state=np.random.get_state, set_state=np.random.set_state)
-        monkeypatch.setattr(random_state, "_numpy", old)
+        monkeypatch.setattr(random_state, "_generators", lambda: old)
 
     def draw() -> tuple[float, ...]:
         return random.random(), float(np.random.rand()), torch.rand(()).item()

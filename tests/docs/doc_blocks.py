@@ -8,7 +8,8 @@ The convention, for writers:
   ``train.py``; each must exit 0.
 * Lines of a console block that start with ``Error:``, ``note:`` or ``Use --`` must really come.
 * A block that calls sbatch, submits or detects a site is run against a sandbox of two nodes.
-* A block of another kind (text, toml, python, none) is not run.
+* A block of another kind (text, toml, python, none) is not run. The pages about training are the
+  exception: all ```` ```python ```` blocks of such a page are one script (see test_docs_python.py).
 * A comment before the block says otherwise:
     ``<!-- docs: slurm -->``      against the sandbox, too
     ``<!-- docs: exit 2 -->``     the last command ends with this code
@@ -132,3 +133,11 @@ def page_script(blocks: list[Block]) -> str:
                 for line in block.promised
             ]
     return "\n".join(parts) + "\n"
+
+
+def page_program(blocks: list[Block]) -> str:
+    """One Python script of all Python blocks of a page, each below the line where it stands."""
+    chosen = [
+        block for block in blocks if block.kind == "python" and not block.not_run and not block.file
+    ]
+    return "\n".join(f"# {block.where}\n{block.text}" for block in chosen)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from ranks_script import RANKS, WAYS, Curve, config, line, mean_target, points, sgd, weights
 from torch import nn

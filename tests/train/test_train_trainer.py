@@ -333,6 +333,15 @@ def test_training_without_gradients() -> None:
         Trainer(model, asking, quiet()).fit(DataLoader(points(), 8))
 
 
+def test_an_optimizer_that_wants_a_closure() -> None:
+    model, _ = line()
+    optimizer = torch.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
+    Trainer(model, optimizer, quiet(epochs=2)).fit(DataLoader(points(), 40))
+    assert model.weight.item() == pytest.approx(3, abs=1e-3)
+    with pytest.raises(UsageError, match="accumulate does not work with it"):
+        Trainer(model, optimizer, quiet(accumulate=2)).fit(DataLoader(points(), 8))
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_resumed_training_equals_one_that_was_never_interrupted(accumulate: int) -> None:
     def train(**fields: Any) -> tuple[nn.Module, Trainer]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from allranks.data.move import leaves
 
-Array = npt.NDArray[Any]
-Words = npt.NDArray[np.uint64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+    Words = npt.NDArray[np.uint64]
+else:
+    Array = Words = Any
 
 _MASK = (1 << 64) - 1
 _BYTES = 4096  # read of one sample's tensor for its fingerprint, spread over the whole of it

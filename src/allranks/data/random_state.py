@@ -40,7 +40,9 @@ class OwnRandomState:
         _numpy_back(self._numpy, self._outside_numpy)
 
 
-_numpy: Any = np.random
+def _generators() -> Any:
+    """numpy.random, which numpy loads when it is first asked for."""
+    return np.random
 
 
 def _numpy_now(generator: Any) -> Any:
@@ -48,18 +50,20 @@ def _numpy_now(generator: Any) -> Any:
 
     The generator itself is exchanged where numpy can do that: its state is slow to copy.
     """
-    if hasattr(_numpy, "set_bit_generator"):
-        before = _numpy.get_bit_generator()
-        _numpy.set_bit_generator(generator)
+    numpy = _generators()
+    if hasattr(numpy, "set_bit_generator"):
+        before = numpy.get_bit_generator()
+        numpy.set_bit_generator(generator)
         return before
-    state = _numpy.get_state(legacy=False)
-    _numpy.set_state(generator.state)
+    state = numpy.get_state(legacy=False)
+    numpy.set_state(generator.state)
     return state
 
 
 def _numpy_back(generator: Any, before: Any) -> None:
-    if hasattr(_numpy, "set_bit_generator"):
-        _numpy.set_bit_generator(before)
+    numpy = _generators()
+    if hasattr(numpy, "set_bit_generator"):
+        numpy.set_bit_generator(before)
         return
-    generator.state = _numpy.get_state(legacy=False)
-    _numpy.set_state(before)
+    generator.state = numpy.get_state(legacy=False)
+    numpy.set_state(before)

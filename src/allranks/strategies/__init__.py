@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from allranks._lazy import names_from
 from allranks.strategies.base import Strategy as Strategy
 from allranks.strategies.base import StrategyOptions as StrategyOptions
 from allranks.strategies.choose import choose as choose
 from allranks.strategies.ddp import DDP as DDP
-from allranks.strategies.fsdp import FSDP as FSDP
 from allranks.strategies.single import Single as Single
 
+if TYPE_CHECKING:
+    from allranks.strategies.fsdp import FSDP as FSDP
+
+__getattr__ = names_from(__name__, {"FSDP": "fsdp"})
 __all__ = ["DDP", "FSDP", "Single", "Strategy", "StrategyOptions", "choose"]

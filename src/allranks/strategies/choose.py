@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,10 +15,17 @@ from allranks.distributed import World
 from allranks.errors import UsageError
 from allranks.strategies.base import Strategy, StrategyOptions
 from allranks.strategies.ddp import DDP
-from allranks.strategies.fsdp import FSDP
 from allranks.strategies.single import Single
 
-STRATEGIES: dict[str, type[Strategy]] = {"single": Single, "ddp": DDP, "fsdp": FSDP}
+
+def _fsdp(**options: Any) -> Strategy:
+    """Imported when it is chosen: it loads half as much again as torch itself."""
+    from allranks.strategies.fsdp import FSDP
+
+    return FSDP(**options)
+
+
+STRATEGIES: dict[str, Callable[..., Strategy]] = {"single": Single, "ddp": DDP, "fsdp": _fsdp}
 
 _SHARE = 0.7
 """How much of the device's memory weights, gradients and optimizer may fill: activations want some."""
@@ -81,7 +89,7 @@ def _weigh(
     sentence = f"{_short(count)} parameters need {_gib(needed)}{with_}, the GPU has {_gib(memory)}"
     if needed <= _SHARE * memory:
         return DDP(), f"{sentence}: ddp"
-    return FSDP(), f"{sentence}, of which {_SHARE:.0%} are for them: fsdp"
+    return _fsdp(), f"{sentence}, of which {_SHARE:.0%} are for them: fsdp"
 
 
 def training_bytes(model: nn.Module, optimizers: Sequence[Optimizer]) -> int:

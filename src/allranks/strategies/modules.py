@@ -10,11 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    CheckpointImpl,
-    CheckpointWrapper,
-    checkpoint_wrapper,
-)
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
@@ -35,7 +30,8 @@ def blocks(model: nn.Module, classes: Sequence[str | type] | None = None) -> lis
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module below an activation checkpoint."""
-    return module._checkpoint_wrapped_module if isinstance(module, CheckpointWrapper) else module
+    inner: nn.Module = getattr(module, "_checkpoint_wrapped_module", module)
+    return inner
 
 
 def outer_blocks(model: nn.Module, chosen: Sequence[nn.Module]) -> list[nn.Module]:
@@ -66,7 +62,7 @@ def checkpoint_activations(model: nn.Module, asked: bool | Sequence[str]) -> Non
     wrapped = {id(block): _checkpointed(block) for block in chosen}
     for parent in [*model.modules()]:
         for name, child in [*parent.named_children()]:
-            if id(child) in wrapped and not isinstance(parent, CheckpointWrapper):
+            if id(child) in wrapped and unwrapped(parent) is parent:
                 setattr(parent, name, wrapped[id(child)])
 
 
@@ -153,6 +149,12 @@ def _outermost(model: nn.Module, wanted: Callable[[nn.Module], bool]) -> Iterato
 def _checkpointed(block: nn.Module) -> nn.Module:
     norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
     extra: dict[str, Any] = {"context_fn": partial(_contexts, norms)} if norms else {}
+    # Imported when it is asked for: it loads much of torch.distributed.
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+        CheckpointImpl,
+        checkpoint_wrapper,
+    )
+
     return checkpoint_wrapper(block, CheckpointImpl.NO_REENTRANT, **extra)
 
 

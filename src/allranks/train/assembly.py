@@ -11,36 +11,30 @@ from typing import TYPE_CHECKING, Any
 from allranks.data import Feed
 from allranks.errors import UsageError
 from allranks.optimize_step import optimize_step as default_optimize_step
+from allranks.train import callbacks as kit
 from allranks.train import checkpoint, resuming
-from allranks.train.banner import banner
-from allranks.train.callbacks import (
-    Callbacks,
-    EarlyStopping,
-    LogModel,
-    SaveBest,
-    SaveEvery,
-    WritePlots,
-)
+from allranks.train import loggers as sinks
+from allranks.train.callbacks.base import Callbacks
 from allranks.train.compilation import Compiler
-from allranks.train.curve import draw_curve
 from allranks.train.ema import Average
 from allranks.train.engine import Engine, make_engine
 from allranks.train.folder import make_folder, script_name
-from allranks.train.loggers import Loggers, RunInfo, make_loggers
+from allranks.train.loggers.base import Loggers, RunInfo
 from allranks.train.loop import Fit
 from allranks.train.meter import Meter
 from allranks.train.objective import Compute, takes_step
-from allranks.train.progress import Progress
 from allranks.train.schedule import Warmup, scale_factor, scale_rates
 from allranks.train.session import share_object, total_over_ranks
 from allranks.train.state import State
 from allranks.train.stepping import (
     Parts,
     Step,
+    closure_step,
     custom_step,
     full_step,
     gradient_free_step,
     manual_step,
+    needs_closure,
     plain_step,
 )
 
@@ -82,10 +76,30 @@ def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Fit]:
     fit = _make_fit(trainer, engine, feed, val_feed)
     resumed = resuming.resume(trainer, fit)
     _open_sink(trainer, resumed=resumed)
-    for line in banner(trainer, fit, resumed):
-        trainer.say(line)
+    if trainer.world.is_main:
+        _greet(trainer, fit, resumed)
     with _watched(trainer, fit):
         yield fit
+
+
+def _greet(trainer: Trainer, fit: Fit, resumed: bool) -> None:
+    """What only rank 0 says is loaded on rank 0 only."""
+    from allranks.train.banner import banner
+
+    for line in banner(trainer, fit, resumed):
+        trainer.say(line)
+
+
+def _start_bar(trainer: Trainer, fit: Fit) -> None:
+    from allranks.train.progress import Progress
+
+    trainer._bar = Progress(fit.state, enabled=trainer.config.progress).start()
+
+
+def _draw(trainer: Trainer) -> None:
+    from allranks.train.curve import draw_curve
+
+    draw_curve(trainer.folder)
 
 
 @contextmanager
@@ -93,7 +107,7 @@ def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
     """The bar runs, callbacks hear of the start and the end, loggers are closed."""
     callbacks, config = fit.callbacks, trainer.config
     if trainer.world.is_main and config.progress is not False:
-        trainer._bar = Progress(fit.state, enabled=config.progress).start()
+        _start_bar(trainer, fit)
     status = "failed"
     try:
         callbacks.fire("fit_start", trainer)
@@ -111,7 +125,7 @@ def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
             trainer._bar = None
         trainer._sink.close(status)
         if trainer.world.is_main:
-            draw_curve(trainer.folder)
+            _draw(trainer)
         for each in (fit.feed, fit.val_feed):
             if each is not None:
                 each.close()
@@ -137,7 +151,7 @@ def _open_sink(trainer: Trainer, *, resumed: bool) -> None:
     trainer._sink = Loggers([])
     trainer.loggers = []
     if trainer.world.is_main:
-        trainer._sink = Loggers(make_loggers(config.loggers), warn=trainer.say)
+        trainer._sink = Loggers(sinks.make_loggers(config.loggers), warn=trainer.say)
         trainer.loggers = list(trainer._sink)
         name = config.name or script_name()
         trainer._sink.start(
@@ -211,7 +225,23 @@ def make_step(trainer: Trainer, parts: Parts) -> Step:
         return manual_step(parts, trainer.own_step)  # type: ignore[arg-type]
     if _custom(trainer):
         return custom_step(parts, trainer.optimize_step, trainer.loss_fn)
+    if any(map(needs_closure, parts.optimizers)):
+        return _checked_closure_step(trainer, parts)
     return plain_step(parts) if parts.is_plain else full_step(parts)
+
+
+def _checked_closure_step(trainer: Trainer, parts: Parts) -> Step:
+    name, config = type(parts.optimizers[0]).__name__, trainer.config
+    if len(parts.optimizers) > 1:
+        raise UsageError(f"{name} evaluates the loss itself and must be the only optimizer.")
+    for field in ("accumulate", "warmup_steps", "ema", "clip_value"):
+        if getattr(config, field) not in (None, 0, 1):
+            raise UsageError(f"{name} evaluates the loss itself: {field} does not work with it.")
+    if parts.precision.scaler is not None:
+        raise UsageError(
+            f"{name} evaluates the loss itself: precision='fp16' does not work with it."
+        )
+    return closure_step(parts)
 
 
 def _custom(trainer: Trainer) -> bool:
@@ -230,15 +260,17 @@ def _all_callbacks(trainer: Trainer, has_val: bool) -> list[Any]:
     made: list[Any] = [trainer, *trainer.callbacks]
     rule: dict[str, Any] = {"mode": config.mode, "criterion": config.validation_criterion}
     if config.plot_every and config.plotting_functions:
-        made.append(WritePlots(config.plotting_functions, config.plot_every))
+        made.append(kit.WritePlots(config.plotting_functions, config.plot_every))
     if config.patience is not None:
-        made.append(EarlyStopping(monitor, config.patience, min_delta=config.val_epsilon, **rule))
+        made.append(
+            kit.EarlyStopping(monitor, config.patience, min_delta=config.val_epsilon, **rule)
+        )
     if config.checkpoint and (config.checkpoint_best_only or has_val):
-        made.append(SaveBest(monitor, epsilon=config.val_epsilon, **rule))
+        made.append(kit.SaveBest(monitor, epsilon=config.val_epsilon, **rule))
     if config.checkpoint and config.checkpoint_every and not config.checkpoint_best_only:
-        made.append(SaveEvery(epochs=config.checkpoint_every))
+        made.append(kit.SaveEvery(epochs=config.checkpoint_every))
     if config.log_model:
-        made.append(LogModel())
+        made.append(kit.LogModel())
     return made
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def banner(trainer: Trainer, fit: Fit, resumed: bool) -> Iterator[str]:
     """The lines, for rank 0."""
     config = trainer.config
-    if config.summary and trainer.world.is_main:
+    if config.summary:
         yield summarize(trainer.model)
-    if not config.verbose or not trainer.world.is_main:
+    if not config.verbose:
         return
     for label, text in _facts(trainer, fit, resumed):
         yield folded(label, text)

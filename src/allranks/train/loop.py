@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from allranks.data import Feed, Share
-from allranks.train.callbacks import Callbacks
+from allranks.train.callbacks.base import Callbacks
 from allranks.train.compilation import Compiler, compile_errors
 from allranks.train.engine import Engine
 from allranks.train.meter import Meter, Reading, Sums
@@ -271,7 +271,8 @@ class Loop:
         if config.scheduler_every == "epoch" and self.fit.parts.scheduler is not None:
             advance(self.fit.parts.scheduler, trainer.metrics, trainer.monitor)
         self._fire("epoch_end")
-        if config.print_every and (state.epoch % config.print_every == 0 or last):
+        shown = config.print_every and (state.epoch % config.print_every == 0 or last)
+        if shown and trainer.world.is_main:
             trainer.say(trainer._epoch_line(seconds))
         if total_over_ranks(float(self._wants_stop()), self.fit.engine.session):
             trainer._agree_to_stop()

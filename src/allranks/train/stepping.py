@@ -2,6 +2,7 @@
 
 plain      forward, backward, step: no accumulation, clipping, scaling, average
 full       all of those
+closure    an optimizer that evaluates the loss several times per step (LBFGS)
 manual     the user's training_step(model, batch, step) drives several optimizers
 custom     the user's own optimize_step(model, optimizer, loss_fn, batch)
 free       no gradients: an optimizer that asks and is told (nevergrad)
@@ -11,6 +12,7 @@ Each is called with ``(data, share)`` and returns whether an optimizer step was 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -192,6 +194,53 @@ class Window:
     def correction(self) -> float:
         """What the summed gradients of a window that was cut short are multiplied by."""
         return 1.0 if self._exact else self._size / self._closed
+
+
+def closure_step(parts: Parts) -> Step:
+    """LBFGS and its like: the optimizer itself asks for loss and gradients, as often as it wants.
+
+    It decides by the loss, so all ranks are given the same one: the mean over their samples.
+    """
+    optimizer = parts.optimizers[0]
+    schedulers = stepping(parts.scheduler) if parts.scheduler_per_step else []
+
+    def run(data: Any, share: Share | None) -> bool:
+        first: list[Any] = []
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss, metrics = parts.objective(data)
+            weighted = loss if share is None else loss * share.weight
+            parts.strategy.backward(weighted)
+            if parts.clip_norm is not None:
+                parts.grad_norm = parts.strategy.clip_norm(parts.parameters, parts.clip_norm)
+            if not first:
+                first.extend((loss.detach(), metrics))
+            return _mean_over_ranks(weighted.detach(), parts.size)
+
+        optimizer.step(closure)
+        count = share.count if share is not None else parts.batch_size or count_samples(data)
+        parts.meter.add(first[0], first[1], count)
+        for scheduler in schedulers:
+            scheduler.step()
+        parts.steps_done += 1
+        return True
+
+    return run
+
+
+def _mean_over_ranks(value: torch.Tensor, size: int) -> torch.Tensor:
+    if size > 1:
+        value = value.clone()
+        dist.all_reduce(value)
+        value /= size
+    return value
+
+
+def needs_closure(optimizer: Any) -> bool:
+    """Whether ``step`` cannot be called without a function that gives the loss."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 class ManualStep:

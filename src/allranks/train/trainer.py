@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -20,16 +20,18 @@ from allranks.distributed.process_group import world
 from allranks.errors import UsageError
 from allranks.optimize_step import optimize_step as default_optimize_step
 from allranks.train import assembly
-from allranks.train.callbacks import Callback
+from allranks.train.callbacks.base import Callback
 from allranks.train.config import TrainConfig
 from allranks.train.engine import Engine, named_optimizers
 from allranks.train.evaluation import evaluate, predict
-from allranks.train.loggers import Loggers
+from allranks.train.loggers.base import Loggers
 from allranks.train.loop import Fit, Loop
 from allranks.train.objective import Compute, Metric, make_compute, takes_step
-from allranks.train.progress import Progress, format_seconds
 from allranks.train.state import State
 from allranks.train.stepping import is_gradient_free
+
+if TYPE_CHECKING:
+    from allranks.train.progress import Progress
 
 
 class Trainer(Callback):
@@ -323,6 +325,8 @@ class Trainer(Callback):
         fit.step = assembly.make_step(self, fit.parts)
 
     def _epoch_line(self, seconds: float) -> str:
+        from allranks.train.progress import format_seconds
+
         last = self.config.last_epoch
         shown = [f"epoch {self.epoch}/{last}" if last else f"epoch {self.epoch}"]
         for name, value in self.metrics.items():

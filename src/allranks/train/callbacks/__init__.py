@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
-from allranks.train.callbacks.base import EVENTS, Callback, Callbacks, When
-from allranks.train.callbacks.best import BestTracker
-from allranks.train.callbacks.early_stopping import EarlyStopping
-from allranks.train.callbacks.gradients import GradientMonitor
-from allranks.train.callbacks.model_log import LogModel
-from allranks.train.callbacks.plateau import ReduceOnPlateau
-from allranks.train.callbacks.plots import WritePlots
-from allranks.train.callbacks.resample import R3Dataset, Resample
-from allranks.train.callbacks.saving import SaveBest, SaveEvery
-from allranks.train.callbacks.schedules import Cosine, Cyclic, Schedule, StepDecay
-from allranks.train.callbacks.view import TrainerView
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "EVENTS",
-    "BestTracker",
-    "Callback",
-    "Callbacks",
-    "Cosine",
-    "Cyclic",
-    "EarlyStopping",
-    "GradientMonitor",
-    "LogModel",
-    "R3Dataset",
-    "ReduceOnPlateau",
-    "Resample",
-    "SaveBest",
-    "SaveEvery",
-    "Schedule",
-    "StepDecay",
-    "TrainerView",
-    "When",
-    "WritePlots",
-]
+from allranks._lazy import names_from
+
+if TYPE_CHECKING:
+    from allranks.train.callbacks.base import EVENTS as EVENTS
+    from allranks.train.callbacks.base import Callback as Callback
+    from allranks.train.callbacks.base import Callbacks as Callbacks
+    from allranks.train.callbacks.base import When as When
+    from allranks.train.callbacks.best import BestTracker as BestTracker
+    from allranks.train.callbacks.early_stopping import EarlyStopping as EarlyStopping
+    from allranks.train.callbacks.gradients import GradientMonitor as GradientMonitor
+    from allranks.train.callbacks.model_log import LogModel as LogModel
+    from allranks.train.callbacks.plateau import ReduceOnPlateau as ReduceOnPlateau
+    from allranks.train.callbacks.plots import WritePlots as WritePlots
+    from allranks.train.callbacks.resample import R3Dataset as R3Dataset
+    from allranks.train.callbacks.resample import Resample as Resample
+    from allranks.train.callbacks.saving import SaveBest as SaveBest
+    from allranks.train.callbacks.saving import SaveEvery as SaveEvery
+    from allranks.train.callbacks.schedules import Cosine as Cosine
+    from allranks.train.callbacks.schedules import Cyclic as Cyclic
+    from allranks.train.callbacks.schedules import Schedule as Schedule
+    from allranks.train.callbacks.schedules import StepDecay as StepDecay
+    from allranks.train.callbacks.view import TrainerView as TrainerView
+
+_HOMES = {
+    "BestTracker": "best",
+    "Callback": "base",
+    "Callbacks": "base",
+    "Cosine": "schedules",
+    "Cyclic": "schedules",
+    "EVENTS": "base",
+    "EarlyStopping": "early_stopping",
+    "GradientMonitor": "gradients",
+    "LogModel": "model_log",
+    "R3Dataset": "resample",
+    "ReduceOnPlateau": "plateau",
+    "Resample": "resample",
+    "SaveBest": "saving",
+    "SaveEvery": "saving",
+    "Schedule": "schedules",
+    "StepDecay": "schedules",
+    "TrainerView": "view",
+    "When": "base",
+    "WritePlots": "plots",
+}
+
+__all__ = [*_HOMES]
+__getattr__ = names_from(__name__, _HOMES)

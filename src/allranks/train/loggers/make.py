@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from importlib import import_module
 
 from allranks.errors import UsageError
 from allranks.train.loggers.base import Logger
-from allranks.train.loggers.csv import CsvLogger
 from allranks.train.loggers.jsonl import JsonlLogger
-from allranks.train.loggers.mlflow import MLflowLogger
-from allranks.train.loggers.tensorboard import TensorBoardLogger
-from allranks.train.loggers.wandb import WandbLogger
 
-KINDS: dict[str, type[Logger]] = {
-    kind.name: kind
-    for kind in (JsonlLogger, CsvLogger, TensorBoardLogger, MLflowLogger, WandbLogger)
+KINDS = {
+    "jsonl": "JsonlLogger",
+    "csv": "CsvLogger",
+    "tensorboard": "TensorBoardLogger",
+    "mlflow": "MLflowLogger",
+    "wandb": "WandbLogger",
 }
 
 
@@ -31,7 +31,7 @@ def make_loggers(names: Sequence[str | Logger]) -> list[Logger]:
             made += [each] if each not in made else []
         elif (name := _known(each)) not in seen:
             seen.add(name)
-            made.append(KINDS[name]())
+            made.append(getattr(import_module("allranks.train.loggers"), KINDS[name])())
     return made
 
 

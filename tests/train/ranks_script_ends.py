@@ -45,7 +45,9 @@ def main() -> None:
     trainer = Trainer(model, optimizer, config, loss_fn=loss)
     trainer.fit(DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 4, shuffle=True))
     if DEED == "twice":
-        Trainer(model, optimizer, config, loss_fn=loss).test(DataLoader(TensorDataset(x, x[:, :1]), 4))
+        Trainer(model, optimizer, config, loss_fn=loss).test(
+            DataLoader(TensorDataset(x, x[:, :1]), 4)
+        )
     trainer.say(f"trained on {trainer.world.size} in {trainer.folder}")
 
 

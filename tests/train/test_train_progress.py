@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from allranks.train import progress as module
-from allranks.train.progress import (
+from allranks.train import progress_line as module
+from allranks.train.progress import Progress
+from allranks.train.progress_line import (
     Meter,
-    Progress,
     bar_line,
     format_bytes,
     format_count,

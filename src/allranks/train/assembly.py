@@ -25,18 +25,15 @@ from allranks.train.meter import Meter
 from allranks.train.objective import Compute, takes_step
 from allranks.train.schedule import Warmup, scale_factor, scale_rates
 from allranks.train.session import share_object, total_over_ranks
-from allranks.train.state import State
-from allranks.train.stepping import (
-    Parts,
-    Step,
+from allranks.train.special_steps import (
     closure_step,
     custom_step,
-    full_step,
     gradient_free_step,
     manual_step,
     needs_closure,
-    plain_step,
 )
+from allranks.train.state import State
+from allranks.train.stepping import Parts, Step, full_step, plain_step
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer

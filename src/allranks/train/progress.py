@@ -9,45 +9,16 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import sys
 import threading
 import time
-import unicodedata
-from collections import deque
-from collections.abc import Mapping
-from typing import Any, Protocol, TextIO
+from typing import TextIO
+
+from allranks.train.progress_line import Meter, Source, bar_line, plain_line, width_of
 
 REDRAW_SECONDS = 0.125
-WINDOW_SECONDS = 10.0
-MEMORY_SECONDS = 2.0
 PLAIN_SECONDS = 10.0
 PLAIN_LONGEST = 300.0
-
-_COLOR = re.compile(r"\x1b\[[0-9;]*m")
-
-
-class Source(Protocol):
-    """What the bar reads. Plain numbers only: a tensor here would make the bar wait for the device."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def total_steps(self) -> int | None: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def epochs(self) -> int | None: ...
-    @property
-    def values(self) -> Mapping[str, float]: ...
-    @property
-    def samples(self) -> int: ...
-    @property
-    def started(self) -> float: ...
-    @property
-    def phase(self) -> str: ...
-    @property
-    def device(self) -> Any: ...
 
 
 class Progress:
@@ -171,133 +142,6 @@ class Progress:
         self._end.set()
 
 
-class Meter:
-    """Rates over the last seconds of training, the time left, and the memory in use."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._window: deque[tuple[float, int, int]] = deque()
-        self._trained = self._looked = 0.0
-        self._begun = source.step
-        self._first: tuple[float, int] | None = None
-        self._memory, self._memory_at = 0, -MEMORY_SECONDS
-        self.steps_per_second = self.samples_per_second = 0.0
-        self.left: float | None = None
-
-    def look(self, now: float) -> None:
-        """Take the present numbers down. Time spent in validation does not count into the rates."""
-        if self._looked and self._source.phase == "train":
-            self._trained += now - self._looked
-            self._window.append((self._trained, self._source.step, self._source.samples))
-        self._looked = now
-        while len(self._window) > 2 and self._trained - self._window[0][0] > WINDOW_SECONDS:
-            self._window.popleft()
-        self._rates()
-        self._time_left(now)
-        if now - self._memory_at >= MEMORY_SECONDS:
-            self._memory, self._memory_at = memory_in_use(self._source.device), now
-
-    def tenths(self) -> int:
-        """How many tenths of all steps are done."""
-        total = self._source.total_steps
-        return 10 * self._source.step // total if total else 0
-
-    def memory(self) -> str:
-        """The peak on a GPU, what the process holds on a CPU."""
-        return format_bytes(self._memory) if self._memory else ""
-
-    def _rates(self) -> None:
-        if len(self._window) < 2:
-            return
-        (then, step, samples), (now, last, seen) = self._window[0], self._window[-1]
-        passed = max(now - then, 1e-9)
-        self.steps_per_second = max(last - step, 0) / passed
-        self.samples_per_second = max(seen - samples, 0) / passed
-
-    def _time_left(self, now: float) -> None:
-        """From all steps but the first, which compiles; with validation, as it is to come again."""
-        source = self._source
-        if self._first is None or source.step < self._first[1]:
-            self._first = (now, source.step) if source.step != self._begun else None
-        elif source.total_steps and source.step > self._first[1]:
-            since, step = self._first
-            left = max(source.total_steps - source.step, 0)
-            self.left = left * (now - since) / (source.step - step)
-
-
-def bar_line(source: Source, meter: Meter, width: int, style: tuple[bool, bool]) -> str:
-    """The bar with as much beside it as fits: what comes first in ``_facts`` goes last."""
-    head = f"{_epoch(source)} " if source.phase == "train" else f"{source.phase} {_epoch(source)} "
-    total = source.total_steps
-    steps = f" {source.step}/{total}" if total else f" step {source.step}"
-    tail, room = steps, width - width_of(head) - (6 if total else 0)
-    for fact in _facts(source, meter):
-        if width_of(tail) + 2 + width_of(fact) <= room:
-            tail += "  " + fact
-    if not total:
-        return clip(head + tail[1:], width)
-    length = min(width - width_of(head) - width_of(tail), 30)
-    return (
-        clip(head.rstrip() + tail, width)
-        if length < 4
-        else (head + _bar(min(source.step / total, 1.0), length, style) + tail)
-    )
-
-
-def plain_line(source: Source, meter: Meter) -> str:
-    """``epoch 3/10  step 300/1000  loss 0.123  850 samples/s  ETA 2m10s  1.2 GiB``"""
-    total = f"/{source.total_steps}" if source.total_steps else ""
-    parts = [_epoch(source), f"step {source.step}{total}", *_values(source)]
-    if meter.samples_per_second:
-        parts.append(f"{format_count(meter.samples_per_second)} samples/s")
-    parts += [_eta(source, meter), meter.memory()]
-    return "  ".join(part for part in parts if part)
-
-
-def _facts(source: Source, meter: Meter) -> list[str]:
-    """What to show, the dearest first."""
-    values = _values(source)
-    rate = meter.steps_per_second
-    speed = (f"{rate:.3g} it/s" if rate >= 1 else f"{1 / rate:.3g} s/it") if rate else ""
-    seen = meter.samples_per_second
-    samples = f"{format_count(seen)} smp/s" if seen else ""
-    facts = [*values[:1], _eta(source, meter), speed, samples, meter.memory(), *values[1:]]
-    return [fact for fact in facts if fact]
-
-
-def _values(source: Source) -> list[str]:
-    clean = ((_printable(name), value) for name, value in list(source.values.items()))
-    return [f"{name} {_number(value)}" for name, value in clean]
-
-
-def _number(value: Any) -> str:
-    """Four digits; what is no number after all is shown as it is, since the bar must not fail."""
-    try:
-        return f"{value:.4g}"
-    except (TypeError, ValueError):
-        return _printable(str(value))
-
-
-def _epoch(source: Source) -> str:
-    return f"epoch {source.epoch}" + (f"/{source.epochs}" if source.epochs else "")
-
-
-def _eta(source: Source, meter: Meter) -> str:
-    if meter.left is not None:
-        return f"ETA {format_seconds(meter.left)}"
-    elapsed = time.perf_counter() - source.started
-    return "" if source.total_steps else f"{format_seconds(elapsed)} so far"
-
-
-def _bar(share: float, length: int, style: tuple[bool, bool]) -> str:
-    color, unicode = style
-    full, half, empty = ("━", "╸", "─") if unicode else ("#", "", "-")
-    halves = int(2 * share * length)
-    done = full * (halves // 2) + (half if halves % 2 else "")
-    rest = empty * (length - len(done))
-    return f"\x1b[32m{done}\x1b[0;2m{rest}\x1b[0m" if color else done + rest
-
-
 def _kind(enabled: str | bool, stream: TextIO) -> str:
     """ "bar", "plain" or "off". True asks for the bar also where no terminal is seen: notebooks."""
     if enabled is False:
@@ -321,60 +165,3 @@ def _columns(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError, AttributeError):
         return 80
-
-
-def memory_in_use(device: Any) -> int:
-    """Bytes: PyTorch's peak on a GPU, which asks the allocator only, else the process's own."""
-    torch = sys.modules.get("torch")
-    if torch is not None and str(device).startswith("cuda"):
-        return int(torch.cuda.max_memory_allocated(device))
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def format_seconds(seconds: float) -> str:
-    """``45s``, ``2m10s``, ``1h05m``, ``2d03h``."""
-    whole = int(seconds + 0.5)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, second = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes}m{second:02}s"
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}h{minute:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
-
-
-def format_count(number: float) -> str:
-    """``850``, ``12.3 k``, ``85.1 M``: at least three digits, so that rounding stays small."""
-    for least, one, unit in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(number) >= least:
-            return f"{number / one:.1f} {unit}"
-    return f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
-
-
-def format_bytes(count: float) -> str:
-    """``1.2 GiB``, ``340 MiB``."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
-
-
-def width_of(text: str) -> int:
-    """Columns on the screen: colors take none, wide characters two."""
-    plain = _COLOR.sub("", text)
-    if plain.isascii():
-        return len(plain)
-    wide = sum(unicodedata.east_asian_width(each) in "WF" for each in plain)
-    return len(plain) + wide - sum(unicodedata.combining(each) > 0 for each in plain)
-
-
-def clip(text: str, width: int) -> str:
-    """The text, cut to so many columns."""
-    while text and width_of(text) > width:
-        text = text[:-1]
-    return text
-
-
-def _printable(name: str) -> str:
-    return "".join(each for each in name if each.isprintable())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from allranks.train.progress import format_count
+from allranks.train.progress_line import format_count
 
 WIDTH = 80
 _TRANSPARENT = ("ModuleList", "ModuleDict")  # they only hold others and have no forward

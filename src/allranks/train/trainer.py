@@ -27,8 +27,8 @@ from allranks.train.evaluation import evaluate, predict
 from allranks.train.loggers.base import Loggers
 from allranks.train.loop import Fit, Loop
 from allranks.train.objective import Compute, Metric, make_compute, takes_step
+from allranks.train.special_steps import is_gradient_free
 from allranks.train.state import State
-from allranks.train.stepping import is_gradient_free
 
 if TYPE_CHECKING:
     from allranks.train.progress import Progress
@@ -325,7 +325,7 @@ class Trainer(Callback):
         fit.step = assembly.make_step(self, fit.parts)
 
     def _epoch_line(self, seconds: float) -> str:
-        from allranks.train.progress import format_seconds
+        from allranks.train.progress_line import format_seconds
 
         last = self.config.last_epoch
         shown = [f"epoch {self.epoch}/{last}" if last else f"epoch {self.epoch}"]

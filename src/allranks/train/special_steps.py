@@ -1,0 +1,184 @@
+"""Steps that somebody else drives.
+
+closure    an optimizer that evaluates the loss several times per step (LBFGS)
+manual     the user's training_step(model, batch, step) drives several optimizers
+custom     the user's own optimize_step(model, optimizer, loss_fn, batch)
+free       no gradients: an optimizer that asks and is told (nevergrad)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from allranks.data import Share
+from allranks.train.objective import loss_and_metrics
+from allranks.train.schedule import stepping
+from allranks.train.stepping import Parts, Step, update
+
+
+def closure_step(parts: Parts) -> Step:
+    """LBFGS and its like: the optimizer itself asks for loss and gradients, as often as it wants.
+
+    It decides by the loss, so all ranks are given the same one: the mean over their samples.
+    """
+    optimizer = parts.optimizers[0]
+    schedulers = stepping(parts.scheduler) if parts.scheduler_per_step else []
+
+    def run(data: Any, share: Share | None) -> bool:
+        first: list[Any] = []
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss, metrics = parts.objective(data)
+            weighted = loss if share is None else loss * share.weight
+            parts.strategy.backward(weighted)
+            if parts.clip_norm is not None:
+                parts.grad_norm = parts.strategy.clip_norm(parts.parameters, parts.clip_norm)
+            if not first:
+                first.extend((loss.detach(), metrics))
+            return _mean_over_ranks(weighted.detach(), parts.size)
+
+        optimizer.step(closure)
+        count = parts.count(data, share)
+        parts.meter.add(first[0], first[1], count)
+        for scheduler in schedulers:
+            scheduler.step()
+        parts.steps_done += 1
+        return True
+
+    return run
+
+
+def _mean_over_ranks(value: torch.Tensor, size: int) -> torch.Tensor:
+    if size > 1:
+        value = value.clone()
+        dist.all_reduce(value)
+        value /= size
+    return value
+
+
+def needs_closure(optimizer: Any) -> bool:
+    """Whether ``step`` cannot be called without a function that gives the loss."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+class ManualStep:
+    """What a user's ``training_step(model, batch, step)`` drives: several optimizers, any order."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.optimizers = dict(zip(parts.names, parts.optimizers, strict=True))
+        self.weight = 1.0
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of this loss, weighted as this rank's batch demands."""
+        scaler = self._parts.precision.scaler
+        scaled = loss if self.weight == 1.0 else loss * self.weight
+        self._parts.strategy.backward(scaled if scaler is None else scaler.scale(scaled))
+
+    def update(self, name: str | int) -> None:
+        """Average this optimizer's gradients over the ranks, clip, step, and set them to zero."""
+        optimizer = self.optimizers[str(name)]
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        self._parts.strategy.reduce_gradients(held)
+        parts = self._parts
+        average, scheduler = parts.average, parts.scheduler
+        parts.average = parts.scheduler = None  # once per batch, below
+        try:
+            update(parts, [optimizer])
+        finally:
+            parts.average, parts.scheduler = average, scheduler
+
+
+def manual_step(parts: Parts, training_step: Callable[..., Any]) -> Step:
+    """The user's function makes the steps; a batch counts as one step."""
+    control = ManualStep(parts)
+
+    def run(data: Any, share: Share | None) -> bool:
+        control.weight = 1.0 if share is None else share.weight
+        before = parts.steps_done
+        result = training_step(parts.model, data, control)
+        parts.steps_done = before + 1
+        loss, metrics = _manual_result(result)
+        count = parts.count(data, share)
+        parts.meter.add(loss.detach(), metrics, count)
+        for optimizer in parts.optimizers:
+            optimizer.zero_grad()
+        if parts.average is not None:
+            parts.average.update()
+        if parts.scheduler_per_step:
+            for scheduler in stepping(parts.scheduler):
+                scheduler.step()
+        return True
+
+    return run
+
+
+def _manual_result(result: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
+    """A step of several losses may return a dict without one called "loss", or nothing."""
+    if result is None or (isinstance(result, Mapping) and "loss" not in result):
+        return torch.zeros(()), result or {}
+    return loss_and_metrics(result, "training_step")
+
+
+def custom_step(parts: Parts, optimize_step: Callable[..., Any], loss_fn: Any) -> Step:
+    """The user's own ``optimize_step(model, optimizer, loss_fn, batch)`` does the whole step."""
+
+    def run(data: Any, share: Share | None) -> bool:
+        result = optimize_step(parts.model, parts.optimizers[0], loss_fn, data)
+        loss, metrics = (
+            loss_and_metrics(result, "optimize_step")
+            if isinstance(result, (torch.Tensor, Mapping))
+            else (torch.as_tensor(result[0]), result[1] or {})
+        )
+        count = parts.count(data, share)
+        parts.meter.add(loss.detach(), metrics, count)
+        if parts.scheduler_per_step:
+            for scheduler in stepping(parts.scheduler):
+                scheduler.step()
+        parts.steps_done += 1
+        return True
+
+    return run
+
+
+def gradient_free_step(parts: Parts, optimizer: Any) -> Step:
+    """Ask for a candidate, try it on all ranks' data, tell the loss. Rank 0 holds the optimizer."""
+    parameters = [p for p in parts.model.parameters() if p.requires_grad]
+
+    def run(data: Any, share: Share | None) -> bool:
+        with torch.no_grad():
+            return tried(data, share)
+
+    def tried(data: Any, share: Share | None) -> bool:
+        candidate = optimizer.ask() if parts.rank == 0 else None
+        vector = nn.utils.parameters_to_vector(parameters)
+        if candidate is not None:
+            vector.copy_(torch.as_tensor(candidate.value).reshape(-1))
+        if parts.size > 1:
+            dist.broadcast(vector, 0)
+        nn.utils.vector_to_parameters(vector, parameters)
+        loss, metrics = parts.objective(data)
+        count = parts.count(data, share)
+        seen = torch.stack([loss.double() * count, torch.tensor(float(count)).to(loss.device)])
+        if parts.size > 1:
+            dist.all_reduce(seen)
+        if candidate is not None:
+            optimizer.tell(candidate, (seen[0] / seen[1]).item())
+        parts.meter.add(loss.detach(), metrics, count)
+        parts.steps_done += 1
+        return True
+
+    return run
+
+
+def is_gradient_free(optimizer: Any) -> bool:
+    """nevergrad's way: ask for a candidate, tell its loss."""
+    return hasattr(optimizer, "ask") and hasattr(optimizer, "tell")

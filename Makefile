@@ -22,7 +22,7 @@ $(VENV)/torch: $(VENV)/made constraints.txt
 	@touch $@
 
 $(VENV)/demo: $(VENV)/torch pyproject.toml
-	$(PIP) --editable .
+	$(PIP) --group examples --editable .
 	@touch $@
 
 $(VENV)/test: $(VENV)/demo
@@ -38,7 +38,7 @@ $(VENV)/docs: $(VENV)/made pyproject.toml
 	@touch $@
 
 demo: $(VENV)/demo  ## train for real on two processes of this machine
-	$(BIN)/allranks run --nprocs 2 examples/sine_ddp.py
+	$(BIN)/allranks run --nprocs 2 examples/vit_digits.py
 
 system:  ## install Slurm, MPI and shellcheck from the distribution (as root)
 	@bash scripts/system-packages
@@ -61,9 +61,10 @@ format: $(VENV)/check  ## put the code into form
 docs: $(VENV)/docs  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
-bench: $(VENV)/test  ## measure start-up and scaling against other launchers
+bench: $(VENV)/test  ## measure start-up, scaling and training against others
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/scale.py
+	$(BIN)/python bench/train.py
 
 clean:  ## remove what make made
 	rm -rf $(VENV) site build dist runs .cache

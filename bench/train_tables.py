@@ -16,7 +16,8 @@ def overhead(results: Results, words: str) -> None:
     The CPU time and the fastest rounds are the steadier numbers where others use the machine as well.
     """
     print(
-        f"\n| {words} | us per step | min-max | over raw, us | min-max | CPU over raw, us | / raw |"
+        f"\n| {words} | us per step | min-max | over raw, us | min-max |"
+        " CPU over raw, us | fastest over fastest, us | / raw |"
     )
     print("|---|---|---|---|---|---|---|---|")
     base = median(result["step"] for result in results["raw"])

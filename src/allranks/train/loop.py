@@ -18,7 +18,8 @@ from allranks.data import Feed, Share
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.compilation import Compiler, compile_errors
 from allranks.train.engine import Engine
-from allranks.train.meter import Meter, Reading, Sums
+from allranks.train.meter import Meter
+from allranks.train.recorder import Recorder
 from allranks.train.schedule import advance
 from allranks.train.session import total_over_ranks
 from allranks.train.state import State
@@ -55,13 +56,10 @@ class Loop:
         self.fit = fit
         self.config = trainer.config
         self.state = fit.state
-        self._pending: tuple[Reading, dict[str, Any]] | None = None
-        self._epoch_sums = Sums()
+        self._recorder = Recorder(trainer, fit.parts, fit.meter, fit.engine.session)
         self._deadline = self._end_time()
-        self._logged_at = (time.perf_counter(), fit.state.step)
         self._next_log = fit.state.step + self.config.log_every
         self._next_stop = 0
-        self._warned = False
 
     def run(self) -> None:
         """All epochs, or until somebody says stop."""
@@ -81,13 +79,13 @@ class Loop:
     def _one_epoch(self, epoch: int, skip: int) -> None:
         state, fire = self.state, self._fire
         state.epoch, state.batch = epoch, skip
-        self._epoch_sums = Sums()
+        self._recorder.begin_epoch()
         fire("epoch_start")
         began = time.perf_counter(), state.step
         batches = self.fit.feed.epoch(epoch, skip=skip)
         self._plan_stop()
         complete = self._quick(batches) if self._is_quiet() else self._observed(batches)
-        self._log(final=True)
+        self._record(final=True)
         self._end_epoch(began, complete)
 
     def _is_quiet(self) -> bool:
@@ -172,12 +170,12 @@ class Loop:
         if compiler.next_look is not None and step >= compiler.next_look:
             compiler.look(step)
         if step >= self._next_log:
-            self._log()
+            self._record()
             self._next_log = (step // config.log_every + 1) * config.log_every
         if config.val_every_steps and step % config.val_every_steps == 0:
             self.validate()
         if config.checkpoint_every_steps and step % config.checkpoint_every_steps == 0:
-            self._log(final=True)
+            self._record(final=True)
             self.trainer.save_checkpoint(f"step-{step}")
         if self.fit.engine.session.world.size == 1 and self._wants_stop():
             self.trainer._agree_to_stop()
@@ -191,75 +189,19 @@ class Loop:
             return True
         return self.trainer._stop_agreed
 
+    def _record(self, final: bool = False) -> None:
+        self._recorder.record(float(self._wants_stop()), final=final)
+
     def _wants_stop(self) -> bool:
         if self._deadline is not None and time.perf_counter() >= self._deadline:
             self.trainer.stop(f"max_time={self.config.max_time} is over")
         return bool(self.trainer.stop_reason)
 
-    def _log(self, final: bool = False) -> None:
-        """Send this window's numbers off and write down those of the one before.
-
-        ``final`` reads them at once: at the end of an epoch, before a checkpoint.
-        """
-        fit, state = self.fit, self.state
-        now = time.perf_counter()
-        seconds, steps = now - self._logged_at[0], state.step - self._logged_at[1]
-        about: dict[str, Any] = {"step": state.step, "epoch": state.epoch, **self._rates()}
-        if steps and seconds > 0 and state.samples_per_step:
-            about["samples_per_second"] = steps * state.samples_per_step / seconds
-        if fit.parts.grad_norm is not None:
-            about["grad_norm"] = fit.parts.grad_norm
-        self._logged_at = (now, state.step)
-        reading = fit.meter.flush(float(self._wants_stop()))
-        self._settle()
-        self._pending = (reading, about)
-        if final or (
-            fit.engine.session.world.size == 1 and fit.engine.session.device.type == "cpu"
-        ):
-            self._settle()
-
-    def _settle(self) -> None:
-        """Read the numbers that are under way and give them to the loggers."""
-        if self._pending is None:
-            return
-        reading, about = self._pending
-        self._pending = None
-        if reading.flag:
-            self.trainer._agree_to_stop()
-        means = reading.means()
-        if not means:
-            return
-        self._epoch_sums.add(reading)
-        step, epoch = about.pop("step"), about.pop("epoch")
-        values = {f"train_{name}": value for name, value in means.items()}
-        values |= {name: float(value) for name, value in about.items()}
-        self._check_finite(values["train_loss"], step)
-        self.state.values["loss"] = values["train_loss"]
-        self.trainer._write(values, kind="train", step=step, epoch=epoch)
-
-    def _check_finite(self, loss: float, step: int) -> None:
-        if loss - loss == 0 or self._warned:
-            return
-        self._warned = True
-        self.trainer.say(
-            f"WARNING: the loss is {loss} at step {step} or up to {self.config.log_every} steps "
-            "before. Lower the learning rate, clip gradients (clip_norm=1.0), or look at the data."
-        )
-
-    def _rates(self) -> dict[str, float]:
-        """The learning rates: ``lr``, or ``lr_<name>`` with several optimizers."""
-        parts = self.fit.parts
-        factor = parts.warmup.factor(parts.steps_done) if parts.warmup is not None else 1.0
-        if len(parts.optimizers) == 1:
-            return {"lr": float(parts.optimizers[0].param_groups[0]["lr"]) * factor}
-        pairs = zip(parts.names, parts.optimizers, strict=True)
-        return {f"lr_{name}": float(o.param_groups[0]["lr"]) * factor for name, o in pairs}
-
     # -- between epochs
 
     def _end_epoch(self, began: tuple[float, int], complete: bool) -> None:
         config, state, trainer = self.config, self.state, self.trainer
-        means = {f"train_{name}": value for name, value in self._epoch_sums.means().items()}
+        means = {f"train_{name}": value for name, value in self._recorder.epoch_means().items()}
         seconds = time.perf_counter() - began[0]
         trainer._write({**means, "epoch_seconds": seconds}, kind="epoch")
         if complete and state.epoch == 1:

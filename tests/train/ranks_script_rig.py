@@ -56,10 +56,12 @@ class Start:
         return found
 
     def until(self, true: Any) -> None:
-        limit = time.monotonic() + 90
+        """Wait for this to be true; a process that has ended before is told with its stderr."""
+        limit = time.monotonic() + 60
         while not true():
             assert time.monotonic() < limit, self.left()
             time.sleep(0.05)
+            assert self.process.poll() is None or true() or self.left(), self.end()
 
 
 @contextmanager
@@ -70,7 +72,7 @@ def started(folder: Path, *command: str, **more: str) -> Iterator[Start]:
         yield start
     finally:
         if start.process.poll() is None:
-            start.end(0.1) if not start.left() else _kill(start)
+            _kill(start)
 
 
 def _kill(start: Start) -> None:

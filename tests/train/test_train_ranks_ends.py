@@ -20,7 +20,7 @@ SCRIPT = str(HERE / "ranks_script_ends.py")
 BESIDE = Path(sys.executable).parent
 
 
-@pytest.mark.parametrize("deed", ["plain", "plain", "plain", "fsdp", "twice"])
+@pytest.mark.parametrize("deed", ["plain", "fsdp"])
 def test_a_good_end_is_quiet(tmp_path: Path, deed: str) -> None:
     """Gloo's threads must be gone before the interpreter is, or it aborts now and then."""
     with started(tmp_path, sys.executable, SCRIPT, "2", deed) as start:
@@ -28,6 +28,14 @@ def test_a_good_end_is_quiet(tmp_path: Path, deed: str) -> None:
     assert (code, err) == (0, "")
     assert re.fullmatch(r"trained on 2 in .*/runs/ranks_script_ends-\S+\n", out)
     assert len(list((tmp_path / "runs").glob("ranks_script_ends-*"))) == 1
+
+
+@pytest.mark.slow
+def test_ten_good_ends_in_a_row(tmp_path: Path) -> None:
+    for _ in range(10):
+        with started(tmp_path, sys.executable, SCRIPT, "2", "plain") as start:
+            code, _, err = start.end()
+        assert (code, err) == (0, "")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -61,7 +69,7 @@ def test_torchrun_decides_how_many_and_says_so_once(tmp_path: Path) -> None:
     torchrun = BESIDE / "torchrun"
     if not torchrun.exists():
         pytest.skip("there is no torchrun beside this Python")
-    words = ("--standalone", "--nproc-per-node", "2", SCRIPT, "4", "twice")
+    words = ("--standalone", "--nproc-per-node", "2", SCRIPT, "4", "told")
     with started(tmp_path, str(torchrun), *words) as start:
         code, out, err = start.end()
     assert code == 0, err

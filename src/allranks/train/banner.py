@@ -82,7 +82,8 @@ def _batch(trainer: Trainer, fit: Fit) -> str:
         if feed.global_batch is not None:
             text += f" = {feed.global_batch * config.accumulate} per step"
     rates = [group["lr"] for o in fit.parts.optimizers for group in o.param_groups]
-    rate = f", learning rate {rates[0]:g}" if rates else ""
+    moves = ", moved by the scheduler" if fit.parts.scheduler is not None else ""
+    rate = f", learning rate {rates[0]:g}{moves}" if rates else ""
     if config.lr_scaling != "none":
         rate += f" ({config.lr_scaling} scaling)"
     if config.warmup_steps:

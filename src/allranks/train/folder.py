@@ -39,7 +39,7 @@ def _new_run(root: str, name: str) -> Path:
     owner = os.getpid()
 
     def end() -> None:
-        if os.getpid() == owner:
+        if os.getpid() == owner and attempt.path.is_dir():
             code = 1 if hasattr(sys, "last_value") else 0
             write_json(attempt.path / "end.json", {"exit_code": code, "end": now()})
 

@@ -53,19 +53,20 @@ class Meter:
         return Reading(names, vector)
 
     def _total(self, name: str, entries: Sequence[Entry]) -> tuple[torch.Tensor, float]:
-        pairs = [
-            (entry[0] if name == "loss" else entry[1][name], entry[2])
-            for entry in entries
-            if entry[2] and (name == "loss" or name in entry[1])
-        ]
-        if not pairs:
+        if name == "loss":
+            tensors = [entry[0] for entry in entries if entry[2]]
+            counts = [entry[2] for entry in entries if entry[2]]
+        else:
+            there = [entry for entry in entries if entry[2] and name in entry[1]]
+            tensors = [self._scalar(entry[1][name]) for entry in there]
+            counts = [entry[2] for entry in there]
+        if not tensors:
             return torch.zeros((), dtype=torch.float64, device=self._device), 0.0
-        values = torch.stack([self._scalar(value) for value, _ in pairs]).double()
-        counts = [count for _, count in pairs]
+        values = torch.stack(tensors).flatten()
         if min(counts) == max(counts):
-            return values.sum() * counts[0], float(sum(counts))
+            return values.sum(dtype=torch.float64) * counts[0], float(sum(counts))
         weights = torch.tensor(counts, dtype=torch.float64).to(self._device, non_blocking=True)
-        return values @ weights, float(sum(counts))
+        return values.double() @ weights, float(sum(counts))
 
     def _scalar(self, value: Any) -> torch.Tensor:
         if not isinstance(value, torch.Tensor):

@@ -111,8 +111,12 @@ def call_model(model: nn.Module, batch: Any) -> Any:
 
 def _supervised(criterion: Callable[..., Any], metrics: Mapping[str, Metric]) -> Compute:
     def compute(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        inputs, target = split(batch)
-        output = model(*inputs)
+        if type(batch) in (tuple, list) and len(batch) == 2:  # nearly always
+            inputs, target = batch
+            output = model(inputs)
+        else:
+            several, target = split(batch)
+            output = model(*several)
         loss = criterion(output, target)
         if not metrics:
             return loss, _NOTHING

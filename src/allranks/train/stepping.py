@@ -78,7 +78,7 @@ class Parts:
 def plain_step(parts: Parts) -> Step:
     """Forward, backward, step; nothing else costs anything."""
     objective, add, keep, full = parts.objective, parts.meter.add, parts.keep_loss, parts.batch_size
-    backward, optimizer = parts.strategy.backward, parts.optimizers[0]
+    backward, optimizer = _backward(parts.strategy), parts.optimizers[0]
     step, zero = optimizer.step, optimizer.zero_grad
     schedulers = stepping(parts.scheduler) if parts.scheduler_per_step else []
 
@@ -97,6 +97,13 @@ def plain_step(parts: Parts) -> Step:
         return True
 
     return run
+
+
+def _backward(strategy: Strategy) -> Callable[[torch.Tensor], None]:
+    """Without a detour where the strategy adds nothing."""
+    same = type(strategy).backward is Strategy.backward
+    function: Callable[[torch.Tensor], None] = torch.Tensor.backward if same else strategy.backward
+    return function
 
 
 def full_step(parts: Parts) -> Step:
@@ -124,7 +131,9 @@ def full_step(parts: Parts) -> Step:
 def update(parts: Parts, optimizers: Sequence[Any], correction: float = 1.0) -> None:
     """From gradients to new weights: unscale, clip, step, zero, average, schedule."""
     scaler = parts.precision.scaler
-    parameters = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    parameters: list[Any] = []
+    if correction != 1.0 or parts.clip_norm is not None or parts.clip_value is not None:
+        parameters = [p for o in optimizers for group in o.param_groups for p in group["params"]]
     if scaler is not None and (parts.clip_norm or parts.clip_value or parts.before_step):
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
@@ -169,9 +178,12 @@ class Window:
         self._batch = 0
         self._inside = 0
         self._closed = size
+        self._exact = True
 
     def enter(self, last: bool) -> tuple[float, bool]:
         """The next batch's weight in its window, and whether it closes the window."""
+        if self._size == 1:
+            return 1.0, True
         first = self._batch - self._inside
         totals = [self._total_of(number) for number in range(first, first + self._size)]
         known = [total for total in totals if total]
@@ -191,4 +203,4 @@ class Window:
 
     def correction(self) -> float:
         """What the summed gradients of a window that was cut short are multiplied by."""
-        return 1.0 if self._exact else self._size / self._closed
+        return 1.0 if self._exact or self._size == 1 else self._size / self._closed

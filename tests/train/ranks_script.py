@@ -31,7 +31,7 @@ def config(**fields: Any) -> TrainConfig:
     """Silent, exact, without checkpoints, and with a batch that is the same for any ranks."""
     base: dict[str, Any] = {
         "seed": 3, "dtype": torch.float64, "summary": False, "verbose": False, "print_every": 0,
-        "progress": False, "checkpoint": False, "log_every": 1, "timeout": "60s", "nprocs": RANKS,
+        "progress": False, "checkpoint": False, "log_every": 1, "timeout": "30s", "nprocs": RANKS,
         "batch_size_is": "global", "strategy": WAYS[0],
     }  # fmt: skip
     return TrainConfig(**{**base, **fields})

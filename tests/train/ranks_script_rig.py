@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,19 +82,41 @@ def _kill(start: Start) -> None:
     start.process.communicate(timeout=20)
 
 
-def run(folder: Path, ranks: int, *groups: str, command: tuple[str, ...] = ()) -> Found:
-    """The scenarios of these groups on this many ranks."""
-    script = HERE / "ranks_script.py"
-    words = [*(command or (sys.executable, str(script))), str(ranks), str(folder / str(ranks))]
-    start = Start(folder, *words, str(folder), *groups)
-    code, out, err = start.end()
+def run(folder: Path, ranks: int, *groups: str) -> Found:
+    """The scenarios of these groups on this many ranks; an error ends at most its own scenario."""
+    words = [str(HERE / "ranks_script.py"), str(ranks), str(folder / str(ranks)), str(folder)]
+    code, out, err = Start(folder, sys.executable, *words, *groups).end()
     found: Found = {}
     for rank in range(ranks):
         path = folder / f"{ranks}.{rank}.json"
         for name, seen in json.loads(path.read_text()).items() if path.is_file() else ():
             found.setdefault(name, []).append(seen)
-    assert code == 0, (found and {n: s for n, s in found.items() if _errors(s)}, out, err)
+    assert code == 0, ({n: s for n, s in found.items() if _errors(s)}, out, err)
     return found
+
+
+def once(folder: Path, make: Callable[[Path], Any]) -> Any:
+    """What ``make`` gives, made by the first of the test processes that comes here."""
+    done = folder / "done.json"
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        limit = time.monotonic() + 250
+        while not done.exists():
+            assert time.monotonic() < limit, "another test process was to do this"
+            time.sleep(0.2)
+    else:
+        made = make(folder)
+        part = folder / "part.json"
+        part.write_text(json.dumps(made))
+        part.rename(done)
+    return json.loads(done.read_text())
+
+
+def shared_folder(factory: Any, name: str) -> Path:
+    """The same for all test processes of this session."""
+    base = factory.getbasetemp()
+    return Path(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
 
 
 def _errors(seen: list[dict[str, Any]]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from ranks_script import WAYS, Curve, config, line, points, sgd, weights
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 
 def scenarios() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -18,9 +18,10 @@ def scenarios() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{way} two optimizers", partial(two_optimizers, way)
         yield f"{way} two optimizers clipped", partial(two_optimizers, way, clip_norm=0.1)
         yield f"{way} own step", partial(own_step, way, 16)
+        yield f"{way} loss with parameters", partial(loss_with_parameters, way)
     yield "own step uneven", partial(own_step, WAYS[0], 7)
     yield "gradient-free", gradient_free
-    yield "loss with parameters", loss_with_parameters
+    yield "loss with weights", loss_with_weights
     yield "warm-up and schedule", scheduled
 
 
@@ -117,12 +118,25 @@ class Weighted(nn.Module):
         return ((output - target).square() * torch.exp(-self.log_scale) + self.log_scale).mean()
 
 
-def loss_with_parameters() -> dict[str, Any]:
+def loss_with_parameters(way: str) -> dict[str, Any]:
     model, loss = line(), Weighted().double()
     optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.05)
-    trainer = Curve(model, optimizer, config(epochs=2), loss)
-    trainer.fit(DataLoader(points(13), 4, shuffle=True))
-    return {"losses": trainer.losses, "scale": loss.log_scale.item()}
+    trainer = Curve(model, optimizer, config(epochs=2, strategy=way), loss)
+    trainer.fit(DataLoader(points(13), 4, shuffle=True), DataLoader(points(5), 4))
+    test = trainer.test(DataLoader(points(9), 4))["test_loss"]
+    return {"losses": trainer.losses, "val": trainer.validated, "test": test}
+
+
+def loss_with_weights() -> list[float]:
+    """A criterion's tensors are converted with the model and the data."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 3)
+    inputs = points(13).tensors[0]
+    data = TensorDataset(inputs, (inputs.sum(1) > 0).long())
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
+    trainer = Curve(model, sgd(model), config(epochs=1), loss)
+    trainer.fit(DataLoader(data, 4, shuffle=True))
+    return trainer.losses
 
 
 def scheduled() -> dict[str, Any]:

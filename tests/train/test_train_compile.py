@@ -39,7 +39,11 @@ class Rig:
             "choice": "auto", "device": GPU, "agree": lambda seconds: seconds, **options,
         }  # fmt: skip
         self.compiler = Compiler(
-            self.objective, values.pop("choice"), values.pop("device"), say=self.said.append, **values
+            self.objective,
+            values.pop("choice"),
+            values.pop("device"),
+            say=self.said.append,
+            **values,
         )
         self.step = 0
         self.compiler.start(0, lambda step: None if self.left is None else self.left - step)
@@ -203,7 +207,10 @@ def trained(compile: str | bool, loss_fn: Any = "mse", **fields: Any) -> Any:
 @pytest.mark.usefixtures("here")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++ on the CPU")
 def test_a_compiled_training_equals_the_eager_one() -> None:
-    eager, compiled = trained(False), trained(True)
+    config = pytest.importorskip("torch._inductor.config")
+    eager = trained(False)
+    with config.patch({"cpp_cache_precompile_headers": False, "compile_threads": 1}):
+        compiled = trained(True)
     assert compiled.trainer._loop.fit.compiler.mode == "default"
     assert compiled.losses == pytest.approx(eager.losses, rel=1e-4)
     assert compiled.val == pytest.approx(eager.val, rel=1e-4)
@@ -232,6 +239,23 @@ def test_odd_batches_and_validation_compile_nothing_new(
     compiled = trained(True, **fields)
     assert len(graphs) == 1, graphs
     assert compiled.losses == pytest.approx(eager.losses, rel=1e-5)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_step_made_for_graphs_is_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It copies losses that the next replay overwrites; the one before it does not."""
+    counting(monkeypatch)
+    remade: list[int] = []
+    real = Trainer._remake_step
+
+    def spied(self: Any, fit: Any) -> None:
+        real(self, fit)
+        inner = fit.step
+        fit.step = lambda data, share: remade.append(1) or inner(data, share)
+
+    monkeypatch.setattr(Trainer, "_remake_step", spied)
+    trained("reduce-overhead", epochs=1)
+    assert len(remade) == 5
 
 
 @pytest.mark.usefixtures("here")

@@ -115,9 +115,16 @@ def test_gradient_free(found: dict[str, Found]) -> None:
     assert first["own"] == second["own"] == pytest.approx(truth["own"])
 
 
-def test_a_loss_with_parameters_of_its_own(found: dict[str, Found]) -> None:
-    every = alike(found, "2", "loss with parameters")
-    assert every[0]["scale"] == every[1]["scale"] != 0
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_a_loss_with_parameters_of_its_own(found: dict[str, Found], way: str) -> None:
+    """They are trained with the model's: averaged, or sharded, and whole at validation."""
+    alike(found, "2", f"{way} loss with parameters")
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_the_tensors_of_a_loss_follow_the_model(found: dict[str, Found], ranks: str) -> None:
+    """A weighted mean differs over ranks, but in the first batch every rank must get that far."""
+    assert len(results(found[ranks], "loss with weights")[0]) == 4
 
 
 def test_warmup_and_schedule_count_steps_of_all_ranks(found: dict[str, Found]) -> None:

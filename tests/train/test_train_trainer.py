@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
 
-from allranks import TrainConfig, Trainer  # noqa: E402
+from allranks import TrainConfig, Trainer, prepare  # noqa: E402
+from allranks.data import to_dataloader  # noqa: E402
 from allranks.errors import UsageError  # noqa: E402
 from allranks.optimize_step import optimize_step  # noqa: E402
 from allranks.train.callbacks import Callback, When  # noqa: E402
@@ -222,7 +223,9 @@ def test_learning_rate_scaling_counts_accumulation() -> None:
     for how, factor in (("linear", 4), ("sqrt", 2), ("none", 1)):
         model, optimizer = line()
         config = quiet(epochs=1, accumulate=4, lr_scaling=how)
-        Trainer(model, optimizer, config).fit(DataLoader(points(), 8))
+        trainer = Trainer(model, optimizer, config)
+        trainer.fit(DataLoader(points(), 8))
+        trainer.fit(DataLoader(points(), 8))
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * factor)
 
 
@@ -338,7 +341,7 @@ def test_an_optimizer_that_wants_a_closure() -> None:
     optimizer = torch.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
     Trainer(model, optimizer, quiet(epochs=2)).fit(DataLoader(points(), 40))
     assert model.weight.item() == pytest.approx(3, abs=1e-3)
-    with pytest.raises(UsageError, match="accumulate does not work with it"):
+    with pytest.raises(UsageError, match="accumulate=2 does not work with it"):
         Trainer(model, optimizer, quiet(accumulate=2)).fit(DataLoader(points(), 8))
 
 
@@ -441,6 +444,76 @@ def test_integer_targets_stay_integers_when_floats_are_converted() -> None:
     assert model.weight.dtype == torch.float64
 
 
+def test_a_criterion_with_weights_of_its_own_is_trained_and_moved() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+            self.register_buffer("shift", torch.zeros(()))
+
+        def forward(self, output: Any, target: Any) -> Any:
+            return (output - target - self.shift).square().mean() + (self.scale - 2).square()
+
+    model, _ = line()
+    criterion = Scaled()
+    optimizer = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1)
+    config = quiet(epochs=20, dtype=torch.float64)
+    trainer = Trainer(model, optimizer, config, loss_fn=criterion)
+    trainer.fit(DataLoader(points(), 8, shuffle=True))
+    assert criterion.scale.item() == pytest.approx(2, abs=1e-3)
+    assert criterion.shift.dtype == torch.float64
+
+
+def test_what_is_logged_last_is_written_and_checkpoints_are_heard_of() -> None:
+    heard: list[int] = []
+
+    class Ears(Callback):
+        def on_epoch_end(self, trainer: Any) -> None:
+            trainer.log("mine", trainer.epoch)
+
+        def on_checkpoint(self, trainer: Any) -> None:
+            heard.append(trainer.step)
+
+    model, optimizer = line()
+    trainer = Trainer(model, optimizer, quiet(epochs=2, callbacks=[Ears()]))
+    trainer.fit(DataLoader(points(), 8))
+    lines = [json.loads(row) for row in (trainer.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["mine"] for row in lines if "mine" in row] == [1, 2]
+    assert heard == [10]
+
+
+def test_settings_are_written_down() -> None:
+    model, optimizer = line()
+    config = quiet(hyperparams={"width": 3, "path": Path("x")})
+    trainer = Trainer(model, optimizer, config)
+    trainer.fit(DataLoader(points(), 8))
+    written = json.loads((trainer.folder / "training.json").read_text())
+    assert written["hyperparams"] == {"width": 3, "path": "x"}
+    assert written["seed"] == 1
+
+
+def test_a_torn_line_of_a_killed_run_hinders_nothing() -> None:
+    model, optimizer = line()
+    trainer = Trainer(model, optimizer, quiet(epochs=2))
+    trainer.fit(DataLoader(points(), 8))
+    with open(trainer.folder / "metrics.jsonl", "a") as file:
+        file.write('{"time": 17')
+    trainer.fit(DataLoader(points(), 8))
+    assert (trainer.folder / "curve.svg").read_text().count("<polyline") == 1
+
+
+def endless() -> Any:
+    x, y = points().tensors
+    return to_dataloader(x, y, batch_size=8, infinite=True)
+
+
+def test_endless_data_with_a_number_of_steps() -> None:
+    model, optimizer = line()
+    trainer = Trainer(model, optimizer, quiet(max_steps=12))
+    trainer.fit(endless())
+    assert trainer.step == 12
+
+
 MISTAKES: list[tuple[Any, str]] = [
     (lambda: TrainConfig(max_itr=3), "Did you mean max_iter?"),
     (lambda: TrainConfig(precision="fp8"), "precision='fp8': must be one of fp32, tf32, bf16, fp16"),
@@ -454,6 +527,15 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda: Trainer(line()[0], None, quiet()).fit([1]), "There is no optimizer"),
     (lambda: Trainer(*line(), quiet()).fit(3), "The data is a int"),
     (lambda: Trainer(*line(), quiet(resume="nowhere")).fit([1]), "there is no checkpoint"),
+    (lambda: Trainer(*line(), quiet(max_iter=3)).fit(endless()), "The training data never ends"),
+    (lambda: Trainer(*line(), quiet(), loss_fn=lambda net, batch: net(batch[0])).fit([points()[:]]),
+     "a parameter called `model`"),
+    (lambda: Trainer(line()[0], line()[1], quiet()).fit([1]), "holds no parameter of this model"),
+    (lambda: Trainer(*line(), quiet(patience=2, monitor="val_loss")).fit(DataLoader(points(), 8)),
+     "is measured on validation data"),
+    (lambda: Trainer(*line(), quiet(clip_norm=1.0), optimize_step=lambda *a: None).fit([1]),
+     "clip_norm=1.0 does not work with it"),
+    (lambda: prepare(*line(), ema=0.9), "prepare() does not use 'ema'"),
     (lambda: Trainer(lambda x: x, None), "not a torch.nn.Module"),
     (lambda: Trainer(line()[0], "adam", quiet()).fit([1]), "Optimizer 0 is a str"),
     (lambda: Trainer(*line(), quiet(loggers=["tensorbord"])).fit(DataLoader(points(), 8)), "tensorboard"),

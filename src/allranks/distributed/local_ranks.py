@@ -25,6 +25,8 @@ _FAREWELL_SECONDS = 60.0
 _CAUSE_SECONDS = 2.0
 """How long a failure may lag behind the broken connection that it causes elsewhere."""
 _DRAIN_SECONDS = 1.0
+last_words: list[Callable[[int], None]] = []
+"""Called with the exit code when a rank has failed: such an end runs no exit handlers."""
 _BECOME = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
@@ -230,6 +232,8 @@ def _exit_code(rank: RankOutput) -> int:
 
 def _leave(code: int) -> None:
     """End at once: the main thread may wait in a collective that no one will ever answer."""
+    for note in last_words:
+        note(code)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             # In a thread: the main thread may hold the stream's lock.

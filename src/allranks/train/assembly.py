@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from allranks.data import Feed
 from allranks.errors import UsageError
 from allranks.optimize_step import optimize_step as default_optimize_step
@@ -18,11 +20,12 @@ from allranks.train.callbacks.base import Callbacks
 from allranks.train.compilation import Compiler
 from allranks.train.ema import Average
 from allranks.train.engine import Engine, make_engine
-from allranks.train.folder import make_folder, script_name
+from allranks.train.folder import attempt_folder, make_folder, script_name, write_settings
 from allranks.train.loggers.base import Loggers, RunInfo
 from allranks.train.loop import Fit
 from allranks.train.meter import Meter
 from allranks.train.objective import Compute, takes_step
+from allranks.train.refusals import check_fit, refuse_stepping
 from allranks.train.schedule import Warmup, scale_factor, scale_rates
 from allranks.train.session import share_object, total_over_ranks
 from allranks.train.special_steps import (
@@ -52,7 +55,8 @@ def engine_for(trainer: Trainer, compute: Compute) -> Engine:
         trainer.optimizers,
         compute,
         calls_model=_calls_model(trainer),
-        log_folder=folder,
+        extra=trainer.loss_fn if isinstance(trainer.loss_fn, nn.Module) else None,
+        log_folder=lambda: attempt_folder(folder()),
     )
     here, device = engine.session.world, engine.session.device
     trainer.folder = share_object(folder() if here.is_main else None, here, device)
@@ -70,6 +74,7 @@ def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Fit]:
     engine = trainer.engine()
     feed = engine.feed(train, training=True)
     val_feed = None if val is None else engine.feed(val, training=False)
+    check_fit(trainer, feed, val_feed)
     fit = _make_fit(trainer, engine, feed, val_feed)
     resumed = resuming.resume(trainer, fit)
     _open_sink(trainer, resumed=resumed)
@@ -96,7 +101,10 @@ def _start_bar(trainer: Trainer, fit: Fit) -> None:
 def _draw(trainer: Trainer) -> None:
     from allranks.train.curve import draw_curve
 
-    draw_curve(trainer.folder)
+    try:
+        draw_curve(trainer.folder)
+    except OSError as error:  # a picture must not hide how the training ended
+        trainer.say(f"The loss curve could not be drawn: {error}")
 
 
 @contextmanager
@@ -113,6 +121,8 @@ def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
         if config.checkpoint and not config.checkpoint_best_only:
             trainer.save_checkpoint("last")
         callbacks.fire("fit_end", trainer)
+        if trainer._extras:  # logged after the last step
+            trainer._write({}, kind="epoch")
     except BaseException as error:
         callbacks.fire("exception", trainer, error)
         raise
@@ -151,6 +161,7 @@ def _open_sink(trainer: Trainer, *, resumed: bool) -> None:
         trainer._sink = Loggers(sinks.make_loggers(config.loggers), warn=trainer.say)
         trainer.loggers = list(trainer._sink)
         name = config.name or script_name()
+        write_settings(trainer.folder, config)
         trainer._sink.start(
             RunInfo(trainer.folder, name, dict(config.hyperparams), resumed, trainer.world.size)
         )
@@ -221,24 +232,15 @@ def make_step(trainer: Trainer, parts: Parts) -> Step:
             )
         return manual_step(parts, trainer.own_step)  # type: ignore[arg-type]
     if _custom(trainer):
+        refuse_stepping(trainer.config, "Your optimize_step makes the whole step")
         return custom_step(parts, trainer.optimize_step, trainer.loss_fn)
     if any(map(needs_closure, parts.optimizers)):
-        return _checked_closure_step(trainer, parts)
+        name = type(parts.optimizers[0]).__name__
+        if len(parts.optimizers) > 1:
+            raise UsageError(f"{name} evaluates the loss itself and must be the only optimizer.")
+        refuse_stepping(trainer.config, f"{name} evaluates the loss itself", but=["clip_norm"])
+        return closure_step(parts)
     return plain_step(parts) if parts.is_plain else full_step(parts)
-
-
-def _checked_closure_step(trainer: Trainer, parts: Parts) -> Step:
-    name, config = type(parts.optimizers[0]).__name__, trainer.config
-    if len(parts.optimizers) > 1:
-        raise UsageError(f"{name} evaluates the loss itself and must be the only optimizer.")
-    for field in ("accumulate", "warmup_steps", "ema", "clip_value"):
-        if getattr(config, field) not in (None, 0, 1):
-            raise UsageError(f"{name} evaluates the loss itself: {field} does not work with it.")
-    if parts.precision.scaler is not None:
-        raise UsageError(
-            f"{name} evaluates the loss itself: precision='fp16' does not work with it."
-        )
-    return closure_step(parts)
 
 
 def _custom(trainer: Trainer) -> bool:
@@ -300,9 +302,9 @@ def save(trainer: Trainer, name: str) -> Path | None:
     if loop is None:
         raise UsageError("save_checkpoint works during and after fit().")
     state = resuming.snapshot(trainer, loop.fit)
-    if not trainer.world.is_main:
-        return None
-    path = checkpoint.Checkpoints(trainer.folder, trainer.config.checkpoint_keep).write(name, state)
-    if loop.fit.callbacks.has("checkpoint"):
-        loop.fit.callbacks.fire("checkpoint", trainer)
+    path = None
+    if trainer.world.is_main:
+        kept = checkpoint.Checkpoints(trainer.folder, trainer.config.checkpoint_keep)
+        path = kept.write(name, state)
+    loop.fit.callbacks.fire("checkpoint", trainer)
     return path

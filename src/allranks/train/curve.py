@@ -29,7 +29,10 @@ def read_losses(path: Path) -> dict[str, list[Point]]:
     if not path.exists():
         return lines
     for text in path.read_text().splitlines():
-        row = json.loads(text)
+        try:
+            row = json.loads(text)
+        except ValueError:  # the last line of a run that was killed
+            continue
         name = {"train": "train_loss", "val": "val_loss"}.get(row.get("kind"), "")
         if name and row.get(name) is not None:
             lines[name].append((row["step"], row[name]))

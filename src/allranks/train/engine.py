@@ -16,6 +16,7 @@ from allranks.strategies import Strategy, StrategyOptions, choose
 from allranks.train.config import TrainConfig
 from allranks.train.objective import Compute, Objective
 from allranks.train.precision import Precision, fuse, make_precision
+from allranks.train.refusals import check_optimizers
 from allranks.train.session import Session, end_with, start_session
 
 
@@ -65,12 +66,13 @@ def make_engine(
     compute: Compute,
     *,
     calls_model: bool = False,
+    extra: nn.Module | None = None,
     log_folder: Callable[[], Path] | None = None,
 ) -> Engine:
     """Start the ranks, choose the strategy, put the model in place.
 
     ``calls_model``: the user's own step calls the model, so the strategy wraps it and not the
-    objective.
+    objective. ``extra``: a criterion, whose weights and buffers go where the model goes.
     """
     session = start_session(config, log_folder)
     if config.dtype is not None:
@@ -81,9 +83,12 @@ def make_engine(
         activation_checkpointing=config.activation_checkpointing,
     )
     world, device = session.world, session.device
+    if extra is not None:
+        extra.to(device, config.dtype)
     strategy, reason = choose(config.strategy, model, optimizers, world, device, options)
     precision = make_precision(config.precision, device, owned=strategy.owns_precision)
-    objective = Objective(model, compute, precision.autocast)
+    objective = Objective(model, compute, precision.autocast, extra)
+    check_optimizers(optimizers, objective)
     wrapped = strategy.setup(
         model,
         optimizers,

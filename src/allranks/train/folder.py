@@ -5,11 +5,16 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+from allranks.distributed.local_ranks import last_words
 from allranks.runs.files import now, write_json
 from allranks.runs.folder import Run
 from allranks.runs.process import note_process
+from allranks.train.config import TrainConfig
 
 _own: dict[str, Path] = {}
 """The folder that this process made, so that two trainings of one script share it."""
@@ -25,6 +30,28 @@ def make_folder(root: str, name: str | None) -> Path:
     return _own[key]
 
 
+def attempt_folder(run: Path) -> Path:
+    """Where the ranks of this life write, as `allranks logs` expects it."""
+    last = Run.open(run).last_attempt
+    return run if last is None else last.path
+
+
+def write_settings(folder: Path, config: TrainConfig) -> None:
+    """``training.json``: the configuration as it was given, hyperparameters included."""
+    plain = {entry.name: getattr(config, entry.name) for entry in fields(config)}
+    write_json(folder / "training.json", {name: _plain(value) for name, value in plain.items()})
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return str(value)
+
+
 def script_name() -> str:
     """What this process runs: train for train.py, the package for -m package."""
     main = Path(sys.argv[0] or "python")
@@ -38,10 +65,12 @@ def _new_run(root: str, name: str) -> Path:
     attempt = run.new_attempt(launcher="python", hosts=[os.uname().nodename])
     owner = os.getpid()
 
-    def end() -> None:
+    def end(code: int | None = None) -> None:
         if os.getpid() == owner and attempt.path.is_dir():
-            code = 1 if hasattr(sys, "last_value") else 0
+            if code is None:
+                code = 1 if hasattr(sys, "last_value") else 0
             write_json(attempt.path / "end.json", {"exit_code": code, "end": now()})
 
     atexit.register(end)
+    last_words.append(end)
     return run.path

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -43,10 +44,15 @@ class Objective(nn.Module):
     """Holds the model and turns a batch into ``(loss, metrics)``."""
 
     def __init__(
-        self, model: nn.Module, compute: Compute, autocast: tuple[str, torch.dtype] | None = None
+        self,
+        model: nn.Module,
+        compute: Compute,
+        autocast: tuple[str, torch.dtype] | None = None,
+        criterion: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.model = model
+        self.criterion = criterion  # registered, so that it moves and is synchronised
         self.compute = compute
         self.autocast = autocast
 
@@ -110,6 +116,8 @@ def call_model(model: nn.Module, batch: Any) -> Any:
 
 
 def _supervised(criterion: Callable[..., Any], metrics: Mapping[str, Metric]) -> Compute:
+    criterion = _explained(criterion)
+
     def compute(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
         if type(batch) in (tuple, list) and len(batch) == 2:  # nearly always
             inputs, target = batch
@@ -124,6 +132,26 @@ def _supervised(criterion: Callable[..., Any], metrics: Mapping[str, Metric]) ->
             return loss, {name: metric(output, target) for name, metric in metrics.items()}
 
     return compute
+
+
+def _explained(criterion: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's own function may have wanted the model: say how it would get it."""
+    if not isinstance(criterion, FunctionType) or criterion.__module__.startswith("torch."):
+        return criterion
+
+    def called(output: Any, target: Any) -> Any:
+        try:
+            return criterion(output, target)
+        except TypeError as error:
+            if "not callable" not in str(error):
+                raise
+            raise UsageError(
+                f"loss_fn was called with (output, target), and failed: {error}.\n"
+                "A function that is to get the model has a parameter called `model`: "
+                "def loss(model, batch)."
+            ) from error
+
+    return called
 
 
 def _loss_of_model(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:

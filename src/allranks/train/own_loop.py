@@ -22,6 +22,7 @@ from allranks.errors import UsageError
 from allranks.train.config import TrainConfig
 from allranks.train.engine import Engine, make_engine
 from allranks.train.meter import Meter
+from allranks.train.refusals import refuse_ignored
 from allranks.train.schedule import Warmup
 from allranks.train.session import total_over_ranks
 from allranks.train.stepping import Parts, Window, update
@@ -37,6 +38,7 @@ def prepare(*objects: Any, config: TrainConfig | None = None, **fields: Any) -> 
     """
     if config is not None and fields:
         raise UsageError("prepare() takes a config or its fields, not both.")
+    refuse_ignored(fields)
     return Prepared(objects, config or TrainConfig(**fields))
 
 

@@ -16,17 +16,21 @@ def scale_factor(how: str, global_batch: int, base: int) -> float:
 
 
 def scale_rates(optimizers: Sequence[Any], scheduler: Any, factor: float) -> None:
-    """Multiply the rates, also those that a scheduler has already noted as its base."""
-    if factor == 1.0:
-        return
+    """Multiply the rates once, also those that a scheduler has already noted as its base.
+
+    The optimizer remembers it, so that training on with it does not scale again.
+    """
+    ratio = 1.0
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] *= factor
+        ratio = factor / getattr(optimizer, "_allranks_lr_factor", 1.0)
+        optimizer._allranks_lr_factor = factor
+        for group in optimizer.param_groups if ratio != 1.0 else ():
+            group["lr"] *= ratio
             if "initial_lr" in group:
-                group["initial_lr"] *= factor
-    for each in schedulers_of(scheduler):
+                group["initial_lr"] *= ratio
+    for each in schedulers_of(scheduler) if ratio != 1.0 else ():
         if hasattr(each, "base_lrs"):
-            each.base_lrs = [rate * factor for rate in each.base_lrs]
+            each.base_lrs = [rate * ratio for rate in each.base_lrs]
 
 
 def schedulers_of(scheduler: Any) -> list[Any]:

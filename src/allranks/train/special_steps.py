@@ -133,11 +133,9 @@ def custom_step(parts: Parts, optimize_step: Callable[..., Any], loss_fn: Any) -
 
     def run(data: Any, share: Share | None) -> bool:
         result = optimize_step(parts.model, parts.optimizers[0], loss_fn, data)
-        loss, metrics = (
-            loss_and_metrics(result, "optimize_step")
-            if isinstance(result, (torch.Tensor, Mapping))
-            else (torch.as_tensor(result[0]), result[1] or {})
-        )
+        if isinstance(result, tuple) and len(result) == 2:  # the loss may be a float
+            result = torch.as_tensor(result[0]), result[1]
+        loss, metrics = loss_and_metrics(result, "optimize_step")
         count = parts.count(data, share)
         parts.meter.add(loss.detach(), metrics, count)
         if parts.scheduler_per_step:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,7 +80,7 @@ def plain_step(parts: Parts) -> Step:
     """Forward, backward, step; nothing else costs anything."""
     objective, add, keep, full = parts.objective, parts.meter.add, parts.keep_loss, parts.batch_size
     backward, optimizer = _backward(parts.strategy), parts.optimizers[0]
-    step, zero = optimizer.step, optimizer.zero_grad
+    step, zero = _stepper(parts.strategy, optimizer), optimizer.zero_grad
     schedulers = stepping(parts.scheduler) if parts.scheduler_per_step else []
 
     def run(data: Any, share: Share | None) -> bool:
@@ -103,6 +104,12 @@ def _backward(strategy: Strategy) -> Callable[[torch.Tensor], None]:
     """Without a detour where the strategy adds nothing."""
     same = type(strategy).backward is Strategy.backward
     function: Callable[[torch.Tensor], None] = torch.Tensor.backward if same else strategy.backward
+    return function
+
+
+def _stepper(strategy: Strategy, optimizer: Any) -> Callable[[], Any]:
+    same = type(strategy).step is Strategy.step
+    function: Callable[[], Any] = optimizer.step if same else partial(strategy.step, optimizer)
     return function
 
 
@@ -149,7 +156,7 @@ def update(parts: Parts, optimizers: Sequence[Any], correction: float = 1.0) -> 
     def step() -> None:
         for optimizer in optimizers:
             if scaler is None:
-                optimizer.step()
+                parts.strategy.step(optimizer)
             else:
                 scaler.step(optimizer)
 

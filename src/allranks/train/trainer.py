@@ -129,7 +129,9 @@ class Trainer(Callback):
             feed.close()
 
     def stop(self, reason: str = "asked to") -> None:
-        """End training after the present step, or with several ranks at the next log step."""
+        """End training after the present step; several ranks agree on it at the next log step (on
+        GPUs, whose numbers are read one log step late, at the one after).
+        """
         self.stop_reason = self.stop_reason or reason
         if self._loop is not None:
             self._loop.hurry()

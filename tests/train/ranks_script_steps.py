@@ -112,7 +112,7 @@ class Weighted(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log_scale = nn.Parameter(torch.zeros(()))
+        self.log_scale = nn.Parameter(torch.zeros(1))
 
     def forward(self, output: Any, target: Any) -> Any:
         return ((output - target).square() * torch.exp(-self.log_scale) + self.log_scale).mean()

@@ -181,7 +181,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
 
 
-def trained(compile: str | bool, loss_fn: Any = "mse", **fields: Any) -> Any:
+def trained(choice: str | bool, loss_fn: Any = "mse", **fields: Any) -> Any:
     """19 samples in batches of 4: the fifth of each epoch has 3."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -189,7 +189,7 @@ def trained(compile: str | bool, loss_fn: Any = "mse", **fields: Any) -> Any:
     x = torch.randn(19, 2, generator=torch.Generator().manual_seed(1))
     values: dict[str, Any] = {
         "epochs": 3, "seed": 1, "verbose": False, "summary": False, "progress": False,
-        "print_every": 0, "checkpoint": False, "log_every": 1, "compile": compile, **fields,
+        "print_every": 0, "checkpoint": False, "log_every": 1, "compile": choice, **fields,
     }  # fmt: skip
     losses: list[float] = []
 

@@ -273,11 +273,11 @@ class Marked(DataLoader):
 
 
 def test_a_subclass_stays_itself() -> None:
-    made = feeds(Marked(Plain(10), "m"), 2)
+    made = feeds(Marked(Plain(12), "m"), 2)
     run = [[batch for batch, _ in feed.epoch(0)] for feed in made]
     assert all(batch["mark"] == "m" for batches in run for batch in batches)
     values = [v for batches in run for batch in batches for v in batch["x"].flatten().tolist()]
-    assert sorted(values) == list(range(10))
+    assert sorted(values) == list(range(12))
 
 
 def test_a_loader_that_ignores_its_indices_is_refused() -> None:

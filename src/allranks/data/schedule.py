@@ -35,6 +35,15 @@ def part(total: int, size: int, rank: int) -> tuple[int, int]:
     return start, start + base + (rank < extra)
 
 
+def short_part(total: int, size: int, rank: int) -> tuple[int, int]:
+    """A part of a short last batch: two samples or none, since a batch norm fails over one.
+
+    3 over 2 ranks is 3, 0; 5 over 4 is 3, 2, 0, 0.
+    """
+    users = min(size, max(1, total // 2))
+    return part(total, users, rank) if rank < users else (total, total)
+
+
 class Schedule(ABC):
     """The rounds of one rank, epoch by epoch."""
 
@@ -64,10 +73,11 @@ class Schedule(ABC):
         self._even = None if full % self.size == 0 else share_of(stop - start, full, self.size)
 
     def _span(self, begin: int, total: int) -> tuple[int, int, Share | None]:
-        """This rank's part of ``total`` samples from ``begin`` on; a rank without one repeats one."""
-        start, stop = part(total, self.size, self.rank)
+        """This rank's part of ``total`` samples from ``begin`` on; a rank without any repeats some."""
+        full = total == self.global_batch or (self.global_batch or 1) < 2 * self.size
+        start, stop = (part if full else short_part)(total, self.size, self.rank)
         if stop == start:
-            return begin, begin + 1, share_of(0, total, self.size)
+            return begin, begin + min(total, 1 if full else 2), share_of(0, total, self.size)
         share = self._even if total == self.global_batch else None
         if total != self.global_batch:
             share = share_of(stop - start, total, self.size)

@@ -84,6 +84,9 @@ class Compiler:
             return
         self.next_look = None
         seconds = self._agree((now - self._clock) / SAMPLE)
+        if self._phase != "eager" and self.mode is None:  # it failed to compile here
+            self._phase = "decided"
+            return
         {"eager": self._after_eager, "default": self._after_default}.get(
             self._phase, self._after_graphs
         )(step, seconds)
@@ -104,9 +107,7 @@ class Compiler:
             self._set("default")
             self._wait("default", step)
         elif left is None:
-            self._phase = "eager"
-            self.next_look = 2 * step  # look again when twice as much was done
-            self._clock = time.perf_counter()
+            self._wait("eager", 2 * step - SETTLE)  # look again when twice as much was done
         else:
             self._phase = "decided"
 
@@ -148,8 +149,13 @@ class Compiler:
 
     def failed(self, error: Exception) -> None:
         """The trial raised: go on without, and say what the compiler said."""
-        first = str(error).strip().splitlines()
-        self._revert(f"{type(error).__name__}: {first[0] if first else 'no message'}")
+        lines = str(error).strip().splitlines() or ["no message"]
+        # "backend='inductor' raised:" says little without the line after it.
+        text = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+        look, phase = self.next_look, self._phase
+        self._revert(f"{type(error).__name__}: {text}")
+        # Other ranks may have compiled: they wait for this one at the next look.
+        self.next_look, self._phase = look, phase
 
     def eager(self) -> Any:
         """A context in which the objective runs as written: for batches of another shape."""

@@ -57,8 +57,8 @@ def evaluate(
 
 def _computed(engine: Engine, compute: Compute | None, data: Any) -> Any:
     if compute is None:
-        # Past the compiled call: it was compiled for training.
-        return engine.objective.forward(data)
+        # Past the compiled call, which was compiled for training, but with FSDP's hooks.
+        return engine.objective._call_impl(data)
     autocast = engine.precision.autocast
     if autocast is None:
         return compute(engine.model, data)

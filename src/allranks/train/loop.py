@@ -67,7 +67,7 @@ class Loop:
         fit.engine.model.train()
         fit.compiler.start(state.step, self._steps_left)
         skip = fit.start_batch
-        first = max(state.epoch, 1) if skip else state.epoch + 1
+        first = state.epoch + (state.closing == "done")
         epoch = first
         while not self._over() and (config.last_epoch is None or epoch <= config.last_epoch):
             self._one_epoch(epoch, skip)
@@ -79,6 +79,7 @@ class Loop:
     def _one_epoch(self, epoch: int, skip: int) -> None:
         state, fire = self.state, self._fire
         state.epoch, state.batch = epoch, skip
+        state.closing = state.closing if skip else ""
         self._recorder.begin_epoch()
         fire("epoch_start")
         began = time.perf_counter(), state.step
@@ -101,6 +102,7 @@ class Loop:
                 step(data, share)
             else:
                 self._careful(data, share)
+                step = self.fit.step  # compiling may have made another
             state.batch += 1
             state.step = done = state.step + 1
             if done >= self._next_stop and self._stop_here():
@@ -111,7 +113,7 @@ class Loop:
         """With callbacks per batch, or several batches per step."""
         state, parts, fire = self.state, self.fit.parts, self._fire
         for data, share, last in _with_last(batches, self.config.accumulate > 1):
-            parts.last_batch = last
+            parts.last_batch, parts.batch = last, state.batch
             self.trainer.batch = data
             fire("batch_start")
             stepped = self._careful(data, share)
@@ -208,10 +210,14 @@ class Loop:
             self._audit()
         last = self._is_last()
         due = config.val_every and (state.epoch % config.val_every == 0 or last)
-        if self.fit.val_feed is not None and due and not config.val_every_steps:
+        whole = complete or state.batch == self.fit.feed.batches
+        validated = state.closing == "validated"
+        state.closing = "validated" if whole else ""
+        if due and self.fit.val_feed is not None and not (validated or config.val_every_steps):
             self.validate()
-        if config.scheduler_every == "epoch" and self.fit.parts.scheduler is not None:
+        if whole and config.scheduler_every == "epoch" and self.fit.parts.scheduler is not None:
             advance(self.fit.parts.scheduler, trainer.metrics, trainer.monitor)
+        state.closing = "done" if whole else ""
         self._fire("epoch_end")
         shown = config.print_every and (state.epoch % config.print_every == 0 or last)
         if shown and trainer.world.is_main:

@@ -112,10 +112,13 @@ class Prepared:
             self._parts.batch_size = feed.batch_size
         return PreparedLoader(feed, self._enter if training else None)
 
-    def _enter(self, share: Share | None, last: bool) -> None:
+    def _enter(self, share: Share | None, last: bool, number: int) -> None:
         """Before a training batch: its weight, and whether its backward pass communicates."""
         assert self._window is not None
-        weight, self._closes = self._window.enter(last)
+        if number == 0 and not self._closes:  # the epoch before was left inside a window
+            for optimizer in self._parts.optimizers:
+                optimizer.zero_grad()
+        weight, self._closes = self._window.enter(last, number)
         self._weight = weight * (1.0 if share is None else share.weight)
         if self.config.accumulate > 1:
             self._engine.strategy.begin_micro(self._closes)
@@ -197,16 +200,16 @@ class PreparedLoader:
     def __iter__(self) -> Iterator[Any]:
         self.epoch += 1
         batches = self.feed.epoch(self.epoch)
-        held = next(batches, None)
+        held, number = next(batches, None), 0
         while held is not None:
             following = next(batches, None)
             data, share = held
             self.weight = 1.0 if share is None else share.weight
             self.count = None if share is None else share.count
             if self._enter is not None:
-                self._enter(share, following is None)
+                self._enter(share, following is None, number)
             yield data
-            held = following
+            held, number = following, number + 1
 
 
 def _no_compute(*_: Any) -> Any:

@@ -32,7 +32,9 @@ def snapshot(trainer: Trainer, fit: Fit) -> dict[str, Any]:
         "progress": {
             "epoch": state.epoch,
             "step": state.step,
-            "batch": _batch_position(fit),
+            "batch": state.batch,
+            "batches": fit.feed.batches,
+            "closing": state.closing,
             "global_batch": fit.feed.global_batch,
             "seed": engine.session.seed,
             "world_size": here.size,
@@ -40,12 +42,6 @@ def snapshot(trainer: Trainer, fit: Fit) -> dict[str, Any]:
         "metrics": dict(trainer.metrics),
     }
     return states
-
-
-def _batch_position(fit: Fit) -> int:
-    """Batches of this epoch that are done; 0 when the epoch is."""
-    done = fit.state.batch
-    return 0 if fit.feed.batches is not None and done >= fit.feed.batches else done
 
 
 def resume(trainer: Trainer, fit: Fit) -> bool:
@@ -85,9 +81,12 @@ def _set_position(fit: Fit, progress: dict[str, Any]) -> None:
     state = fit.state
     state.epoch, state.step = progress["epoch"], progress["step"]
     state.first_step = fit.parts.steps_done = state.step
+    state.closing = progress["closing"]
     before, now = progress["global_batch"], fit.feed.global_batch
-    skip = progress["batch"]
-    if skip and before and now and before != now:
+    skip = 0 if state.closing == "done" else progress["batch"]
+    if skip and skip == progress["batches"] and fit.feed.batches is not None:
+        skip = fit.feed.batches  # all of them, however many there are now
+    elif skip and before and now and before != now:
         if skip * before % now:
             raise UsageError(
                 f"The checkpoint stands at sample {skip * before} of epoch {state.epoch}, which is "

@@ -23,6 +23,8 @@ class State:
     values: dict[str, float] = field(default_factory=dict)
     """What the progress bar shows."""
     started: float = field(default_factory=time.perf_counter)
+    closing: str = "done"
+    """How far the epoch's end has come: "" in its batches, "validated", "done"."""
     phase: str = "train"
     device: torch.device | None = None
     samples_per_step: int = 0

@@ -56,6 +56,8 @@ class Parts:
     before_step: Callable[[], None] | None = None
     last_batch: bool = False
     """No batch follows in this epoch, so a short accumulation window closes. Set by the loop."""
+    batch: int = 0
+    """The present batch's number in its epoch, where several make a step. Set by the loop."""
     steps_done: int = 0
     grad_norm: torch.Tensor | None = None
     keep_loss: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach
@@ -119,7 +121,7 @@ def full_step(parts: Parts) -> Step:
     scaler = parts.precision.scaler
 
     def run(data: Any, share: Share | None) -> bool:
-        weight, closes = window.enter(parts.last_batch)
+        weight, closes = window.enter(parts.last_batch, parts.batch)
         if parts.accumulate > 1:
             parts.strategy.begin_micro(closes)
         loss, metrics = parts.objective(data)
@@ -182,32 +184,30 @@ class Window:
     def __init__(self, size: int, total_of: Callable[[int], int | None]) -> None:
         self._size = size
         self._total_of = total_of
-        self._batch = 0
-        self._inside = 0
-        self._closed = size
-        self._exact = True
+        self._first = 0
+        self._number = -1
+        self._inside = size
+        self._closes = self._exact = True
 
-    def enter(self, last: bool) -> tuple[float, bool]:
-        """The next batch's weight in its window, and whether it closes the window."""
+    def enter(self, last: bool, number: int) -> tuple[float, bool]:
+        """The weight of batch ``number`` of this epoch, and whether it closes the window.
+
+        Entered a second time, as after a failed compilation, a batch keeps its place.
+        """
         if self._size == 1:
             return 1.0, True
-        first = self._batch - self._inside
-        totals = [self._total_of(number) for number in range(first, first + self._size)]
+        if number != self._number and (self._closes or number == 0):
+            self._first = number
+        self._number = number
+        self._inside = number - self._first + 1
+        totals = [self._total_of(self._first + place) for place in range(self._size)]
         known = [total for total in totals if total]
-        own = totals[self._inside]
-        self._inside += 1
-        self._batch += 1
-        closes = last or self._inside == self._size
-        self._closed = self._inside
+        own = totals[self._inside - 1]
+        self._closes = last or self._inside == self._size
         # Without totals every batch weighs the same; correction() puts a short window right.
-        weight = own / sum(known) if own and totals[0] else 1 / self._size
         self._exact = bool(own and totals[0])
-        if closes:
-            self._inside = 0
-        if last:
-            self._batch = 0
-        return weight, closes
+        return (own / sum(known) if own and totals[0] else 1 / self._size), self._closes
 
     def correction(self) -> float:
         """What the summed gradients of a window that was cut short are multiplied by."""
-        return 1.0 if self._exact or self._size == 1 else self._size / self._closed
+        return 1.0 if self._exact or self._size == 1 else self._size / self._inside

@@ -96,9 +96,9 @@ class Loop:
 
     def _quick(self, batches: Iterator[tuple[Any, Share | None]]) -> bool:
         """The hot path. True when the epoch came to its end."""
-        step, state = self.fit.step, self.state
+        step, state, compiler = self.fit.step, self.state, self.fit.compiler
         for data, share in batches:
-            if share is None and not self.fit.compiler.trial:
+            if share is None and not compiler.trial:
                 step(data, share)
             else:
                 self._careful(data, share)

@@ -40,6 +40,8 @@ class Meter:
         """Start the reduction of what was noted; collective. ``flag`` is summed over the ranks."""
         entries, self._entries = self._entries, []
         names = ["loss", *sorted({name for entry in entries for name in entry[1]})]
+        if self._device.type == "cpu":
+            return self._flush_here(names, entries, flag)
         sums: list[torch.Tensor] = []
         counts: list[float] = []
         for name in names:
@@ -50,6 +52,24 @@ class Meter:
         vector = torch.cat([torch.stack(sums), known]) if sums else known
         if self._size > 1:
             dist.all_reduce(vector)
+        return Reading(names, vector)
+
+    def _flush_here(self, names: list[str], entries: Sequence[Entry], flag: float) -> Reading:
+        """On a CPU numbers can be read at once, which is cheaper than adding tensors."""
+        sums, counts = [0.0] * len(names), [0.0] * len(names)
+        for loss, metrics, count in entries:
+            if not count:
+                continue
+            sums[0] += count * loss.item()
+            counts[0] += count
+            for place, name in enumerate(names[1:] if metrics else (), start=1):
+                if name in metrics:
+                    sums[place] += count * self._scalar(metrics[name]).item()
+                    counts[place] += count
+        if self._size == 1:
+            return Reading(names, [*sums, *counts, flag])
+        vector = torch.tensor([*sums, *counts, flag], dtype=torch.float64)
+        dist.all_reduce(vector)
         return Reading(names, vector)
 
     def _total(self, name: str, entries: Sequence[Entry]) -> tuple[torch.Tensor, float]:
@@ -78,16 +98,16 @@ class Meter:
 class Reading:
     """A reduced vector on its way to the host."""
 
-    def __init__(self, names: Sequence[str], vector: torch.Tensor) -> None:
+    def __init__(self, names: Sequence[str], vector: torch.Tensor | list[float]) -> None:
         self._names = names
         self._event: Any = None
-        self._host = vector
-        if vector.device.type == "cuda":
+        self._host: Any = vector
+        self._read: list[float] | None = vector if isinstance(vector, list) else None
+        if isinstance(vector, torch.Tensor) and vector.device.type == "cuda":
             self._host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
             self._host.copy_(vector, non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record()
-        self._read: list[float] | None = None
 
     def _numbers(self) -> list[float]:
         if self._read is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -62,6 +63,16 @@ class Objective(nn.Module):
         kind, dtype = self.autocast
         with torch.autocast(kind, dtype):
             return self.compute(self.model, batch)
+
+
+def shortest(objective: nn.Module) -> Callable[[Any], tuple[torch.Tensor, Mapping[str, Any]]]:
+    """The objective without the detours of a module call, where none of them is in use."""
+    plain = type(objective) is Objective and objective._compiled_call_impl is None
+    hooks = (objective._forward_hooks, objective._forward_pre_hooks, objective._backward_hooks)
+    if plain and objective.autocast is None and not any(hooks):
+        return partial(objective.compute, objective.model)
+    call: Callable[[Any], tuple[torch.Tensor, Mapping[str, Any]]] = objective
+    return call
 
 
 def make_compute(
@@ -116,8 +127,6 @@ def call_model(model: nn.Module, batch: Any) -> Any:
 
 
 def _supervised(criterion: Callable[..., Any], metrics: Mapping[str, Metric]) -> Compute:
-    criterion = _explained(criterion)
-
     def compute(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
         if type(batch) in (tuple, list) and len(batch) == 2:  # nearly always
             inputs, target = batch
@@ -134,24 +143,15 @@ def _supervised(criterion: Callable[..., Any], metrics: Mapping[str, Metric]) ->
     return compute
 
 
-def _explained(criterion: Callable[..., Any]) -> Callable[..., Any]:
+def explained(error: TypeError, loss_fn: Any) -> Exception:
     """A user's own function may have wanted the model: say how it would get it."""
-    if not isinstance(criterion, FunctionType) or criterion.__module__.startswith("torch."):
-        return criterion
-
-    def called(output: Any, target: Any) -> Any:
-        try:
-            return criterion(output, target)
-        except TypeError as error:
-            if "not callable" not in str(error):
-                raise
-            raise UsageError(
-                f"loss_fn was called with (output, target), and failed: {error}.\n"
-                "A function that is to get the model has a parameter called `model`: "
-                "def loss(model, batch)."
-            ) from error
-
-    return called
+    if not isinstance(loss_fn, FunctionType) or "'Tensor' object is not callable" not in str(error):
+        return error
+    return UsageError(
+        f"loss_fn was called with (output, target), and failed: {error}.\n"
+        "A function that is to get the model has a parameter called `model`: "
+        "def loss(model, batch)."
+    )
 
 
 def _loss_of_model(model: nn.Module, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:

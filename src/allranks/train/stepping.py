@@ -22,6 +22,7 @@ from allranks.data.move import count_samples
 from allranks.strategies.base import Strategy
 from allranks.train.ema import Average
 from allranks.train.meter import Meter
+from allranks.train.objective import shortest
 from allranks.train.precision import Precision
 from allranks.train.schedule import Warmup, stepping
 
@@ -80,7 +81,8 @@ class Parts:
 
 def plain_step(parts: Parts) -> Step:
     """Forward, backward, step; nothing else costs anything."""
-    objective, add, keep, full = parts.objective, parts.meter.add, parts.keep_loss, parts.batch_size
+    add, keep, full = parts.meter.add, parts.keep_loss, parts.batch_size
+    objective = shortest(parts.objective)
     backward, optimizer = _backward(parts.strategy), parts.optimizers[0]
     step, zero = _stepper(parts.strategy, optimizer), optimizer.zero_grad
     schedulers = stepping(parts.scheduler) if parts.scheduler_per_step else []

@@ -26,7 +26,7 @@ from allranks.train.engine import Engine, named_optimizers
 from allranks.train.evaluation import evaluate, predict
 from allranks.train.loggers.base import Loggers
 from allranks.train.loop import Fit, Loop
-from allranks.train.objective import Compute, Metric, make_compute, takes_step
+from allranks.train.objective import Compute, Metric, explained, make_compute, takes_step
 from allranks.train.special_steps import is_gradient_free
 from allranks.train.state import State
 
@@ -108,7 +108,10 @@ class Trainer(Callback):
         self.stop_reason, self._stop_agreed = "", False
         with assembly.fitting(self, train, val) as fit:
             self._loop = Loop(self, fit)
-            self._loop.run()
+            try:
+                self._loop.run()
+            except TypeError as error:
+                raise explained(error, self.loss_fn) from error
         return self.model, self.optimizer
 
     def validate(self, dataloader: Any = None) -> dict[str, float]:

@@ -527,6 +527,7 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda: Trainer(line()[0], None, quiet()).fit([1]), "There is no optimizer"),
     (lambda: Trainer(*line(), quiet()).fit(3), "The data is a int"),
     (lambda: Trainer(*line(), quiet(resume="nowhere")).fit([1]), "there is no checkpoint"),
+    (lambda: Trainer(*line(), quiet(max_steps=3)).fit([]), "The training data gave no batch"),
     (lambda: Trainer(*line(), quiet(max_iter=3)).fit(endless()), "The training data never ends"),
     (lambda: Trainer(*line(), quiet(), loss_fn=lambda net, batch: net(batch[0])).fit([points()[:]]),
      "a parameter called `model`"),

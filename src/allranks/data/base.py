@@ -86,6 +86,8 @@ class Feed(ABC):
         self.options = options
         self.notes: list[str] = []
         """What was changed and why, one sentence each."""
+        self.warnings: list[str] = []
+        """What is most likely a mistake, known before the first batch."""
         self.batch_size: int | None = None
         """Samples per rank in a full batch; None when unknown."""
         self.global_batch: int | None = None

@@ -72,6 +72,7 @@ class DictFeed(Feed):
     def __init__(self, feeds: dict[str, Feed], place: Place, options: FeedOptions) -> None:
         super().__init__(place, options)
         self.feeds = feeds
+        self.warnings = [text for feed in feeds.values() for text in feed.warnings]
         self.notes = [f"{name}: {note}" for name, feed in feeds.items() for note in feed.notes]
         finite = [name for name, feed in feeds.items() if not feed.endless]
         self._defining = finite or list(feeds)

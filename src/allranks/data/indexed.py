@@ -59,7 +59,8 @@ class Indexed(Feed):
     def _compare_datasets(self, loader: DataLoader) -> None:
         own, note = identity(loader.dataset, read=loader.num_workers == 0)
         self._differs = compare_identities(gathered(own, self.place.size))
-        self.notes += [text for text in (note, self._differs) if text]
+        self.notes += [note] if note else []
+        self.warnings += [self._differs] if self._differs else []
 
     def total_of(self, index: int) -> int | None:
         return self.schedule.total_of(index)

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from allranks.data import Feed
 from allranks.errors import UsageError
 from allranks.optimize_step import optimize_step as default_optimize_step
 from allranks.train import callbacks as kit
-from allranks.train import checkpoint, resuming
-from allranks.train import loggers as sinks
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.compilation import Compiler
 from allranks.train.ema import Average
 from allranks.train.engine import Engine, make_engine
-from allranks.train.folder import attempt_folder, make_folder, script_name, write_settings
-from allranks.train.loggers.base import Loggers, RunInfo
+from allranks.train.folder import attempt_folder, make_folder
 from allranks.train.loop import Fit
 from allranks.train.meter import Meter
 from allranks.train.objective import Compute, takes_step
-from allranks.train.refusals import check_fit, refuse_stepping
+from allranks.train.refusals import refuse_stepping
 from allranks.train.schedule import Warmup, scale_factor, scale_rates
 from allranks.train.session import share_object, total_over_ranks
 from allranks.train.special_steps import (
@@ -68,106 +63,7 @@ def _calls_model(trainer: Trainer) -> bool:
     return own or takes_step(trainer.own_step) or trainer.is_gradient_free
 
 
-@contextmanager
-def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Fit]:
-    """All that `fit` needs; loggers, bar and workers are closed however it ends."""
-    engine = trainer.engine()
-    feed = engine.feed(train, training=True)
-    val_feed = None if val is None else engine.feed(val, training=False)
-    check_fit(trainer, feed, val_feed)
-    fit = _make_fit(trainer, engine, feed, val_feed)
-    resumed = resuming.resume(trainer, fit)
-    _open_sink(trainer, resumed=resumed)
-    if trainer.world.is_main:
-        _greet(trainer, fit, resumed)
-    with _watched(trainer, fit):
-        yield fit
-
-
-def _greet(trainer: Trainer, fit: Fit, resumed: bool) -> None:
-    """What only rank 0 says is loaded on rank 0 only."""
-    from allranks.train.banner import banner
-
-    for line in banner(trainer, fit, resumed):
-        trainer.say(line)
-
-
-def _start_bar(trainer: Trainer, fit: Fit) -> None:
-    from allranks.train.progress import Progress
-
-    trainer._bar = Progress(fit.state, enabled=trainer.config.progress).start()
-
-
-def _draw(trainer: Trainer) -> None:
-    from allranks.train.curve import draw_curve
-
-    try:
-        draw_curve(trainer.folder)
-    except OSError as error:  # a picture must not hide how the training ended
-        trainer.say(f"The loss curve could not be drawn: {error}")
-
-
-@contextmanager
-def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
-    """The bar runs, callbacks hear of the start and the end, loggers are closed."""
-    callbacks, config = fit.callbacks, trainer.config
-    if trainer.world.is_main and config.progress is not False:
-        _start_bar(trainer, fit)
-    status = "failed"
-    try:
-        callbacks.fire("fit_start", trainer)
-        yield
-        status = "stopped" if trainer.stop_reason else "finished"
-        if config.checkpoint and not config.checkpoint_best_only:
-            trainer.save_checkpoint("last")
-        callbacks.fire("fit_end", trainer)
-        if trainer._extras:  # logged after the last step
-            trainer._write({}, kind="epoch")
-    except BaseException as error:
-        callbacks.fire("exception", trainer, error)
-        raise
-    finally:
-        if trainer._bar is not None:
-            trainer._bar.stop()
-            trainer._bar = None
-        trainer._sink.close(status)
-        if trainer.world.is_main:
-            _draw(trainer)
-        for each in (fit.feed, fit.val_feed):
-            if each is not None:
-                each.close()
-    if trainer.stop_reason:
-        trainer.say(f"stopped after step {trainer.step}: {trainer.stop_reason}")
-
-
-@contextmanager
-def passing(trainer: Trainer, kind: str) -> Iterator[None]:
-    """A test or validation on its own: its numbers go to the same files."""
-    _open_sink(trainer, resumed=True)
-    callbacks = Callbacks([trainer, *trainer.callbacks])
-    try:
-        callbacks.fire(f"{kind}_start", trainer)
-        yield
-        callbacks.fire(f"{kind}_end", trainer)
-    finally:
-        trainer._sink.close("finished")
-
-
-def _open_sink(trainer: Trainer, *, resumed: bool) -> None:
-    config = trainer.config
-    trainer._sink = Loggers([])
-    trainer.loggers = []
-    if trainer.world.is_main:
-        trainer._sink = Loggers(sinks.make_loggers(config.loggers), warn=trainer.say)
-        trainer.loggers = list(trainer._sink)
-        name = config.name or script_name()
-        write_settings(trainer.folder, config)
-        trainer._sink.start(
-            RunInfo(trainer.folder, name, dict(config.hyperparams), resumed, trainer.world.size)
-        )
-
-
-def _make_fit(trainer: Trainer, engine: Engine, feed: Feed, val_feed: Feed | None) -> Fit:
+def make_fit(trainer: Trainer, engine: Engine, feed: Feed, val_feed: Feed | None) -> Fit:
     config, session = trainer.config, engine.session
     state = State(epochs=config.last_epoch, device=session.device)
     state.samples_per_step = (feed.global_batch or 0) * config.accumulate
@@ -205,6 +101,7 @@ def _make_parts(trainer: Trainer, engine: Engine, feed: Feed, meter: Meter) -> P
         names=list(named),
         meter=meter,
         precision=engine.precision,
+        keep_loss=torch.Tensor.item if engine.session.device.type == "cpu" else torch.Tensor.detach,
         batch_size=feed.batch_size,
         total_of=feed.total_of,
         rank=here.rank,
@@ -294,17 +191,3 @@ def _lr_factor(trainer: Trainer, feed: Feed) -> float:
             "Scale the learning rate yourself, or use a DataLoader with a batch_size."
         )
     return scale_factor(config.lr_scaling, feed.global_batch * config.accumulate, base)
-
-
-def save(trainer: Trainer, name: str) -> Path | None:
-    """Gather the whole state (collective) and write it on rank 0."""
-    loop = trainer._loop
-    if loop is None:
-        raise UsageError("save_checkpoint works during and after fit().")
-    state = resuming.snapshot(trainer, loop.fit)
-    path = None
-    if trainer.world.is_main:
-        kept = checkpoint.Checkpoints(trainer.folder, trainer.config.checkpoint_keep)
-        path = kept.write(name, state)
-    loop.fit.callbacks.fire("checkpoint", trainer)
-    return path

@@ -48,6 +48,8 @@ def _facts(trainer: Trainer, fit: Fit, resumed: bool) -> Iterator[tuple[str, str
     yield "precision", _precision(fit)
     for note in fit.feed.notes:
         yield "data", note
+    for warning in fit.feed.warnings:
+        yield "WARNING", warning
     if resumed:
         yield "resumed", f"at epoch {fit.state.epoch}, step {fit.state.step}"
 
@@ -95,7 +97,8 @@ def _batch(trainer: Trainer, fit: Fit) -> str:
 
 def _precision(fit: Fit) -> str:
     precision, device = fit.engine.precision, fit.engine.session.device
-    text = precision.name
+    dtype = fit.engine.config.dtype
+    text = precision.name if dtype is None else str(dtype).removeprefix("torch.")
     if precision.name == "fp32" and device.type == "cuda" and torch.cuda.is_bf16_supported():
         text += " (precision='bf16' is several times faster on this GPU)"
     if fit.engine.fused:

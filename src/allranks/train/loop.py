@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from allranks.data import Feed, Share
+from allranks.errors import UsageError
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.compilation import Compiler, compile_errors
 from allranks.train.engine import Engine
@@ -86,6 +87,11 @@ class Loop:
         batches = self.fit.feed.epoch(epoch, skip=skip)
         self._plan_stop()
         complete = self._quick(batches) if self._is_quiet() else self._observed(batches)
+        if not state.batch:
+            raise UsageError(
+                f"The training data gave no batch in epoch {epoch}: is it empty, smaller than a batch "
+                "with drop_last=True, or an iterator that was used up?"
+            )
         self._record(final=True)
         self._end_epoch(began, complete)
 
@@ -138,7 +144,8 @@ class Loop:
             with compiler.eager():
                 return self.fit.step(data, share)
         compiler.trial = False
-        self.fit.parts.keep_loss = _cloned if compiler.graphs else torch.Tensor.detach
+        if self.fit.engine.session.device.type == "cuda":
+            self.fit.parts.keep_loss = _cloned if compiler.graphs else torch.Tensor.detach
         self.trainer._remake_step(self.fit)
         try:
             return self.fit.step(data, share)

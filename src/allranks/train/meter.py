@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-Entry = tuple[torch.Tensor, Mapping[str, Any], int]
+Entry = tuple[Any, Mapping[str, Any], int]
 
 
 class Meter:
@@ -24,14 +24,14 @@ class Meter:
         self._size = size
         self._entries: list[Entry] = []
 
-    def add(self, loss: torch.Tensor, metrics: Mapping[str, Any], count: int) -> None:
-        """Note a batch of ``count`` samples; ``loss`` is detached."""
+    def add(self, loss: torch.Tensor | float, metrics: Mapping[str, Any], count: int) -> None:
+        """Note a batch of ``count`` samples; ``loss`` is detached, or on a CPU a number."""
         self._entries.append((loss, metrics, count))
 
     @property
     def last_loss(self) -> torch.Tensor | None:
         """The loss of the latest batch."""
-        return self._entries[-1][0] if self._entries else None
+        return torch.as_tensor(self._entries[-1][0]) if self._entries else None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -60,7 +60,7 @@ class Meter:
         for loss, metrics, count in entries:
             if not count:
                 continue
-            sums[0] += count * loss.item()
+            sums[0] += count * (loss if isinstance(loss, float) else loss.item())
             counts[0] += count
             for place, name in enumerate(names[1:] if metrics else (), start=1):
                 if name in metrics:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from allranks.errors import UsageError
 from allranks.train import checkpoint
@@ -27,6 +29,7 @@ def snapshot(trainer: Trainer, fit: Fit) -> dict[str, Any]:
         "schedulers": [_plain(each.state_dict()) for each in stepping(fit.parts.scheduler)],
         "scaler": None if engine.precision.scaler is None else engine.precision.scaler.state_dict(),
         "average": _average_state(fit),
+        "criterion": _criterion_state(fit),
         "callbacks": fit.callbacks.state_dict(),
         "random": _gathered(random_state(), here.size),
         "progress": {
@@ -68,6 +71,8 @@ def resume(trainer: Trainer, fit: Fit) -> bool:
         fit.engine.precision.scaler.load_state_dict(state["scaler"])
     if fit.parts.average is not None and state["average"] is not None:
         _load_average(fit, state["average"])
+    if fit.engine.objective.criterion is not None and state["criterion"] is not None:
+        _load_criterion(fit.engine.objective.criterion, state["criterion"])
     fit.callbacks.load_state_dict(state["callbacks"])
     if here.size == len(state["random"]):
         set_random_state(state["random"][here.rank])
@@ -95,6 +100,37 @@ def _set_position(fit: Fit, progress: dict[str, Any]) -> None:
             )
         skip = skip * before // now
     fit.start_batch = skip
+
+
+def _criterion_state(fit: Fit) -> dict[str, Any] | None:
+    """What the criterion learned or keeps, whole; collective where it is sharded."""
+    criterion = fit.engine.objective.criterion
+    if criterion is None:
+        return None
+    whole = {name: _whole(value) for name, value in criterion.state_dict().items()}
+    return {name: value.detach().cpu() for name, value in whole.items()}
+
+
+def _load_criterion(criterion: nn.Module, saved: dict[str, Any]) -> None:
+    with torch.no_grad():
+        for name, value in criterion.state_dict().items():
+            if hasattr(value, "device_mesh"):
+                placed = distribute(saved[name].to(value.device), value)
+                value.copy_(placed)
+            else:
+                value.copy_(saved[name])
+
+
+def _whole(value: Any) -> torch.Tensor:
+    whole: torch.Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return whole
+
+
+def distribute(whole: torch.Tensor, like: Any) -> Any:
+    """This rank's part of a whole tensor, placed as ``like`` is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(whole, like.device_mesh, like.placements)
 
 
 def _average_state(fit: Fit) -> dict[str, Any] | None:

@@ -61,8 +61,9 @@ class Parts:
     """The present batch's number in its epoch, where several make a step. Set by the loop."""
     steps_done: int = 0
     grad_norm: torch.Tensor | None = None
-    keep_loss: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach
-    """Detaches; with CUDA graphs also clones, since the next replay overwrites the loss."""
+    keep_loss: Callable[[torch.Tensor], Any] = torch.Tensor.detach
+    """On a GPU detaches; with CUDA graphs also clones, since the next replay overwrites the loss. On
+    a CPU reads it: a tensor kept alive would move the heap under the next step and cost more."""
 
     @property
     def parameters(self) -> list[torch.Tensor]:

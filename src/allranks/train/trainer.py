@@ -19,7 +19,7 @@ from allranks.distributed.model import World
 from allranks.distributed.process_group import world
 from allranks.errors import UsageError
 from allranks.optimize_step import optimize_step as default_optimize_step
-from allranks.train import assembly
+from allranks.train import assembly, stage
 from allranks.train.callbacks.base import Callback
 from allranks.train.config import TrainConfig
 from allranks.train.engine import Engine, named_optimizers
@@ -106,10 +106,9 @@ class Trainer(Callback):
         if train is None:
             raise UsageError("There is no training data: trainer.fit(dataloader).")
         self.stop_reason, self._stop_agreed = "", False
-        with assembly.fitting(self, train, val) as fit:
-            self._loop = Loop(self, fit)
+        with stage.fitting(self, train, val) as loop:
             try:
-                self._loop.run()
+                loop.run()
             except TypeError as error:
                 raise explained(error, self.loss_fn) from error
         return self.model, self.optimizer
@@ -154,7 +153,7 @@ class Trainer(Callback):
 
     def save_checkpoint(self, name: str) -> Path | None:
         """Save everything that `resume` needs; all ranks must call it. The path on rank 0."""
-        return assembly.save(self, name)
+        return stage.save(self, name)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -284,7 +283,7 @@ class Trainer(Callback):
         if loader is None:
             raise UsageError(f"There is no {kind} data: trainer.{_VERBS[kind]}(dataloader).")
         feed = self.engine().feed(loader, training=False)
-        with assembly.passing(self, kind):
+        with stage.passing(self, kind):
             try:
                 values = self._evaluate(feed, kind)
             finally:

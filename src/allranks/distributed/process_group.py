@@ -80,6 +80,11 @@ def init(
     return _started
 
 
+def started_here() -> bool:
+    """Whether `init` started the group, and so chose this process's GPU."""
+    return _started is not None
+
+
 def shutdown() -> None:
     """End what `init` started; nothing when it did not."""
     global _started
@@ -130,7 +135,7 @@ def _start(here: World, backend: str, span: timedelta | None, dist: Any) -> Worl
         dist.init_process_group(backend, store=dist.HashStore(), **options)
         return here
     here.endpoint()
-    _choose_interface(here, backend)
+    _choose_interface(here)
     if not here.port_is_given:
         seconds = span.total_seconds() if span else _MEETING_SECONDS
         shared, port = meet(here, launch_id(os.environ), seconds)
@@ -190,12 +195,12 @@ def _gpu(here: World, device: Any) -> int | None:
     return here.device_index % count
 
 
-def _choose_interface(here: World, backend: str) -> None:
+def _choose_interface(here: World) -> None:
     """Tell gloo the interface that leads to rank 0: it looks up the host's name, often 127.0.1.1.
 
     NCCL is left alone: it prefers InfiniBand by itself, and the route to a name is often Ethernet.
     """
-    if here.nodes == 1 or "gloo" not in backend or "GLOO_SOCKET_IFNAME" in os.environ:
+    if here.nodes == 1 or "GLOO_SOCKET_IFNAME" in os.environ:
         return
     interface = route_address(here.endpoint()[0])[1]
     if interface not in (None, "lo"):

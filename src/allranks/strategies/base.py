@@ -135,6 +135,9 @@ class Strategy(ABC):
     def sync_buffers(self) -> None:  # noqa: B027
         """Give all ranks rank 0's buffers, such as the statistics of batch norms. Collective."""
 
+    def end_forward(self) -> None:  # noqa: B027
+        """After forward passes without a backward one: nothing gathered may outlive them."""
+
     def full_parameters(self) -> AbstractContextManager[None]:
         """Inside, the model's parameters are whole, to be read: changes are lost. Collective."""
         return nullcontext()

@@ -143,6 +143,10 @@ class FSDP(OverRanks):
         super().close()
         self._blocks, self._sharded, self._mesh = [], [], None
 
+    def end_forward(self) -> None:
+        """The root keeps whole parameters until a backward pass; changes to shards need them gone."""
+        self._reshard()
+
     def _reshard(self) -> None:
         # After a forward pass without a backward one the root still shows whole parameters.
         for part in self._sharded:

@@ -22,7 +22,7 @@ from allranks.train.meter import Meter
 from allranks.train.objective import Compute, takes_step
 from allranks.train.refusals import refuse_stepping
 from allranks.train.schedule import Warmup, scale_factor, scale_rates
-from allranks.train.session import share_object, total_over_ranks
+from allranks.train.session import share_result, total_over_ranks
 from allranks.train.special_steps import (
     closure_step,
     custom_step,
@@ -54,7 +54,7 @@ def engine_for(trainer: Trainer, compute: Compute) -> Engine:
         log_folder=lambda: attempt_folder(folder()),
     )
     here, device = engine.session.world, engine.session.device
-    trainer.folder = share_object(folder() if here.is_main else None, here, device)
+    trainer.folder = share_result(folder, here, device)
     return engine
 
 
@@ -112,7 +112,9 @@ def _make_parts(trainer: Trainer, engine: Engine, feed: Feed, meter: Meter) -> P
         scheduler=trainer.scheduler,
         scheduler_per_step=config.scheduler_every == "step",
         warmup=Warmup(list(named.values()), config.warmup_steps) if config.warmup_steps else None,
-        average=None if config.ema is None else Average(engine.model, config.ema),
+        average=None
+        if config.ema is None
+        else Average(engine.model, config.ema, engine.strategy.end_forward),
     )
 
 

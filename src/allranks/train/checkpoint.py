@@ -50,10 +50,6 @@ class Checkpoints:
         for path in periodic[: -self._keep]:
             path.unlink()
 
-    def latest(self) -> Path | None:
-        """The one written last."""
-        return newest(self.folder)
-
 
 def newest(folder: Path) -> Path | None:
     """The checkpoint of a folder that was written last; None when there is none."""

@@ -49,7 +49,6 @@ class Compiler:
         self._remaining: Callable[[int], float | None] = lambda _: None
         self._eager = self._best = 0.0
         self._clock = 0.0
-        self._compiling = 0.0
         self._phase = "off"
         self.mode: str | None = None
         """The mode that is in force; None for eager."""

@@ -155,8 +155,12 @@ class TrainConfig:
     """Continue: a run folder or a checkpoint, or True for this run folder's latest, if there is one."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_choices()
         self._check_numbers()
+        for text in (self.max_time, self.timeout):
+            if text is not None:
+                parse_time(text)
         if self.epochs is not None and self.max_iter is not None and self.epochs != self.max_iter:
             raise UsageError(
                 f"epochs={self.epochs} and max_iter={self.max_iter} mean the same: give one."
@@ -179,6 +183,14 @@ class TrainConfig:
     def timeout_seconds(self) -> float | None:
         """``timeout`` in seconds."""
         return None if self.timeout is None else float(parse_time(self.timeout))
+
+    def _check_types(self) -> None:
+        for name in _LEAST:
+            value = getattr(self, name)
+            whole = not isinstance(value, bool) and isinstance(value, int)
+            if value is not None and not (whole or (name in _REAL and isinstance(value, float))):
+                what = "a number" if name in _REAL else "a whole number"
+                raise UsageError(f"{name}={value!r}: must be {what}.")
 
     def _check_choices(self) -> None:
         for name, choices in _CHOICES.items():
@@ -205,13 +217,18 @@ _CHOICES = {
     "mode": ("min", "max"),
     "scheduler_every": ("step", "epoch"),
     "progress": ("auto",),
-}
+    "compile": (
+        "auto", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs",
+    ),
+}  # fmt: skip
 _LEAST = {
     "epochs": 0, "max_iter": 0, "max_steps": 0, "nprocs": 1, "accumulate": 1, "warmup_steps": 0,
     "prefetch": 1, "val_every": 0, "val_every_steps": 1, "patience": 1, "print_every": 0,
     "log_every": 1, "plot_every": 0, "checkpoint_every": 0, "checkpoint_every_steps": 1,
-    "checkpoint_keep": 1, "lr_base_batch": 1, "val_epsilon": 0,
+    "checkpoint_keep": 1, "lr_base_batch": 1, "val_epsilon": 0, "clip_norm": 0, "clip_value": 0,
 }  # fmt: skip
+
+_REAL = ("val_epsilon", "clip_norm", "clip_value")
 
 
 def _not_one_of(name: str, value: str, choices: Sequence[str]) -> str:

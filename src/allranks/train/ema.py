@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +13,13 @@ from torch import nn
 class Average:
     """Follows the trainable parameters; sharded ones shard by shard."""
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(
+        self, model: nn.Module, decay: float, settle: Callable[[], None] = lambda: None
+    ) -> None:
+        """``settle`` ends what forward passes have gathered, before weights are touched."""
         self.decay = decay
+        self._settle = settle
+        settle()
         self._live = [_local(p) for p in model.parameters() if p.requires_grad]
         self._kept = [tensor.detach().clone() for tensor in self._live]
 
@@ -26,12 +31,14 @@ class Average:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """The model computes with the average inside this block."""
+        self._settle()
         with torch.no_grad():
             present = [tensor.clone() for tensor in self._live]
             torch._foreach_copy_(self._live, self._kept)
         try:
             yield
         finally:
+            self._settle()
             with torch.no_grad():
                 torch._foreach_copy_(self._live, present)
 

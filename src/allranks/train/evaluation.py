@@ -28,6 +28,7 @@ def evaluating(engine: Engine) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
+        engine.strategy.end_forward()
         for module, training in modes:
             module.training = training
 
@@ -38,20 +39,15 @@ def evaluate(
     compute: Compute | None = None,
     *,
     most: int | None = None,
-    each: Callable[[str], None] | None = None,
 ) -> dict[str, float]:
-    """Loss and metrics over all samples, each counted once. ``each`` hears of every batch."""
+    """Loss and metrics over all samples, each counted once; of ``most`` batches at most."""
     meter = Meter(engine.session.device, engine.session.world.size)
     with evaluating(engine):
         for number, (data, share) in enumerate(feed.epoch(0)):
             if most is not None and number >= most:
                 break
-            if each is not None:
-                each("start")
             loss, metrics = _computed(engine, compute, data)
             meter.add(loss, metrics, count_samples(data) if share is None else share.count)
-            if each is not None:
-                each("end")
         return meter.flush().means()
 
 

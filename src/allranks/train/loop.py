@@ -61,6 +61,8 @@ class Loop:
         self._deadline = self._end_time()
         self._next_log = fit.state.step + self.config.log_every
         self._next_stop = 0
+        periodic = self.config.checkpoint and not self.config.checkpoint_best_only
+        self._saves_steps = periodic and self.config.checkpoint_every_steps is not None
 
     def run(self) -> None:
         """All epochs, or until somebody says stop."""
@@ -74,6 +76,8 @@ class Loop:
             self._one_epoch(epoch, skip)
             skip = 0
             epoch += 1
+        if fit.parts.finish is not None:
+            fit.parts.finish()
 
     # -- one epoch
 
@@ -163,7 +167,8 @@ class Loop:
         stops = [self._next_log, config.max_steps or _NEVER]
         if (look := self.fit.compiler.next_look) is not None:
             stops.append(look)
-        for every in (config.val_every_steps, config.checkpoint_every_steps):
+        saves = config.checkpoint_every_steps if self._saves_steps else None
+        for every in (config.val_every_steps, saves):
             if every:
                 stops.append((step // every + 1) * every)
         self._next_stop = min(stops)
@@ -183,7 +188,7 @@ class Loop:
             self._next_log = (step // config.log_every + 1) * config.log_every
         if config.val_every_steps and step % config.val_every_steps == 0:
             self.validate()
-        if config.checkpoint_every_steps and step % config.checkpoint_every_steps == 0:
+        if self._saves_steps and step % (config.checkpoint_every_steps or 1) == 0:
             self._record(final=True)
             self.trainer.save_checkpoint(f"step-{step}")
         if self.fit.engine.session.world.size == 1 and self._wants_stop():

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from allranks.errors import UsageError
+
 Entry = tuple[Any, Mapping[str, Any], int]
 
 
@@ -23,6 +25,7 @@ class Meter:
         self._device = device
         self._size = size
         self._entries: list[Entry] = []
+        self._names: list[str] | None = None
 
     def add(self, loss: torch.Tensor | float, metrics: Mapping[str, Any], count: int) -> None:
         """Note a batch of ``count`` samples; ``loss`` is detached, or on a CPU a number."""
@@ -40,6 +43,8 @@ class Meter:
         """Start the reduction of what was noted; collective. ``flag`` is summed over the ranks."""
         entries, self._entries = self._entries, []
         names = ["loss", *sorted({name for entry in entries for name in entry[1]})]
+        if self._size > 1 and entries:
+            self._agree_on(names)
         if self._device.type == "cpu":
             return self._flush_here(names, entries, flag)
         sums: list[torch.Tensor] = []
@@ -54,13 +59,31 @@ class Meter:
             dist.all_reduce(vector)
         return Reading(names, vector)
 
+    def _agree_on(self, names: list[str]) -> None:
+        """Ranks that send vectors of other lengths would hang or abort: told at the first one."""
+        if self._names is None:
+            every: list[Any] = [None] * self._size
+            dist.all_gather_object(every, names)
+            for rank, other in enumerate(every):
+                if other != every[0]:
+                    raise UsageError(
+                        f"Rank {rank} measures {', '.join(other)}, rank 0 {', '.join(every[0])}.\n"
+                        "Every rank must return the same metrics in every step."
+                    )
+            self._names = names
+        if names != self._names:
+            raise UsageError(
+                f"The metrics were {', '.join(self._names)} and are now {', '.join(names)}.\n"
+                "With several ranks every step must return the same ones."
+            )
+
     def _flush_here(self, names: list[str], entries: Sequence[Entry], flag: float) -> Reading:
         """On a CPU numbers can be read at once, which is cheaper than adding tensors."""
         sums, counts = [0.0] * len(names), [0.0] * len(names)
         for loss, metrics, count in entries:
             if not count:
                 continue
-            sums[0] += count * (loss if isinstance(loss, float) else loss.item())
+            sums[0] += count * float(loss)
             counts[0] += count
             for place, name in enumerate(names[1:] if metrics else (), start=1):
                 if name in metrics:
@@ -74,7 +97,7 @@ class Meter:
 
     def _total(self, name: str, entries: Sequence[Entry]) -> tuple[torch.Tensor, float]:
         if name == "loss":
-            tensors = [entry[0] for entry in entries if entry[2]]
+            tensors = [self._scalar(entry[0]) for entry in entries if entry[2]]
             counts = [entry[2] for entry in entries if entry[2]]
         else:
             there = [entry for entry in entries if entry[2] and name in entry[1]]
@@ -129,6 +152,16 @@ class Reading:
     def flag(self) -> float:
         """The sum of the flags that the ranks gave."""
         return self._numbers()[-1]
+
+
+class Late:
+    """A number of the device, asked for now and read when it is used."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._reading = Reading([], tensor.detach().reshape(1))
+
+    def __float__(self) -> float:
+        return self._reading.flag
 
 
 class Sums:

@@ -155,7 +155,7 @@ class PreparedModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         wrapped, autocast = self._inside
-        call = wrapped if torch.is_grad_enabled() and self.training else self.module
+        call = wrapped if torch.is_grad_enabled() else self.module
         if autocast is None:
             return call(*args, **kwargs)
         with torch.autocast(*autocast):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from allranks.train.meter import Meter, Reading, Sums
+from allranks.train.meter import Late, Meter, Reading, Sums
 from allranks.train.session import Session
 from allranks.train.stepping import Parts
 
@@ -46,7 +46,7 @@ class Recorder:
         if steps and seconds > 0 and state.samples_per_step:
             about["samples_per_second"] = steps * state.samples_per_step / seconds
         if self._parts.grad_norm is not None:
-            about["grad_norm"] = self._parts.grad_norm
+            about["grad_norm"] = Late(self._parts.grad_norm)
         self._logged_at = (now, state.step)
         reading = self._meter.flush(flag)
         self._settle()

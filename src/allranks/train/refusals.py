@@ -11,6 +11,7 @@ from torch import nn
 from allranks.data import Feed
 from allranks.errors import UsageError
 from allranks.train.config import TrainConfig
+from allranks.train.schedule import stepping
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer
@@ -31,12 +32,27 @@ def check_fit(trainer: Trainer, feed: Feed, val_feed: Feed | None) -> None:
             "The training data never ends, so an epoch does not either.\n"
             "Give max_steps=… or max_time='2h'."
         )
+    plateaus = [each for each in stepping(trainer.scheduler) if _is_plateau(each)]
+    if plateaus and config.scheduler_every == "step":
+        raise UsageError(
+            "ReduceLROnPlateau looks at a metric, which there is one of per epoch: "
+            "TrainConfig(scheduler_every='epoch')."
+        )
+    if any(isinstance(each, type) for each in stepping(trainer.scheduler)):
+        raise UsageError("scheduler= is a class: give an object, made from the optimizer.")
+    never = not config.val_every and not config.val_every_steps and val_feed is not None
+    if config.patience is not None and never and (config.monitor or "val_").startswith("val_"):
+        raise UsageError(f"patience={config.patience} looks at validations; val_every=0 has none.")
     waits = config.patience is not None or config.checkpoint_best_only
     if waits and (config.monitor or "").startswith("val_") and val_feed is None:
         raise UsageError(
             f"monitor='{config.monitor}' is measured on validation data, and there is none.\n"
             "Use trainer.fit(train, val), or monitor='train_loss'."
         )
+
+
+def _is_plateau(scheduler: Any) -> bool:
+    return type(scheduler).__name__ == "ReduceLROnPlateau"
 
 
 def check_optimizers(optimizers: Iterable[Any], objective: nn.Module) -> None:

@@ -10,9 +10,9 @@ from torch import nn
 
 from allranks.errors import UsageError
 from allranks.train import checkpoint
-from allranks.train.schedule import stepping
+from allranks.train.schedule import scale_rates, stepping
 from allranks.train.seeds import random_state, set_random_state
-from allranks.train.session import share_object
+from allranks.train.session import share_result
 
 if TYPE_CHECKING:
     from allranks.train.loop import Fit
@@ -39,6 +39,7 @@ def snapshot(trainer: Trainer, fit: Fit) -> dict[str, Any]:
             "batches": fit.feed.batches,
             "closing": state.closing,
             "global_batch": fit.feed.global_batch,
+            "lr_factor": _lr_factor(fit),
             "seed": engine.session.seed,
             "world_size": here.size,
         },
@@ -48,37 +49,76 @@ def snapshot(trainer: Trainer, fit: Fit) -> dict[str, Any]:
 
 
 def resume(trainer: Trainer, fit: Fit) -> bool:
-    """Continue where a checkpoint stands, if there is one. Collective."""
+    """Continue where a checkpoint stands, if there is one. Collective; rank 0 alone reads it."""
     session = fit.engine.session
     here, device = session.world, session.device
-    found = checkpoint.find(trainer.config.resume, trainer.folder) if here.is_main else None
-    found = share_object(found, here, device)
-    if found is None:
+    large: dict[str, Any] = {}  # stays on rank 0
+    outline = share_result(lambda: _read(trainer, fit, large), here, device)
+    if outline is None:
         return False
-    state = checkpoint.read(found)
-    strategy = fit.engine.strategy
-    strategy.load_model_state(state["model"])
-    if len(state["optimizers"]) != len(fit.parts.optimizers):
-        raise UsageError(
-            f"{found} holds {len(state['optimizers'])} optimizers, this training has "
-            f"{len(fit.parts.optimizers)}."
-        )
-    for optimizer, saved in zip(fit.parts.optimizers, state["optimizers"], strict=True):
-        strategy.load_optimizer_state(optimizer, saved)
-    for scheduler, saved in zip(stepping(fit.parts.scheduler), state["schedulers"], strict=True):
-        scheduler.load_state_dict(saved)
-    if fit.engine.precision.scaler is not None and state["scaler"] is not None:
-        fit.engine.precision.scaler.load_state_dict(state["scaler"])
-    if fit.parts.average is not None and state["average"] is not None:
-        _load_average(fit, state["average"])
-    if fit.engine.objective.criterion is not None and state["criterion"] is not None:
-        _load_criterion(fit.engine.objective.criterion, state["criterion"])
-    fit.callbacks.load_state_dict(state["callbacks"])
+    state = outline | large
+    _load(fit, state)
     if here.size == len(state["random"]):
         set_random_state(state["random"][here.rank])
     trainer.metrics.update(state["metrics"])
     _set_position(fit, state["progress"])
     return True
+
+
+_WHOLE = ("model", "optimizers", "average")
+"""What rank 0 hands out by itself, piece by piece."""
+
+
+def _read(trainer: Trainer, fit: Fit, large: dict[str, Any]) -> dict[str, Any] | None:
+    """On rank 0: the large parts for itself, and an outline without them for all."""
+    path = checkpoint.find(trainer.config.resume, trainer.folder)
+    if path is None:
+        return None
+    state = checkpoint.read(path)
+    for what, saved, here in (
+        ("optimizers", state["optimizers"], fit.parts.optimizers),
+        ("schedulers", state["schedulers"], stepping(fit.parts.scheduler)),
+    ):
+        if len(saved) != len(here):
+            raise UsageError(f"{path} holds {len(saved)} {what}, this training has {len(here)}.")
+    outline = {name: value for name, value in state.items() if name not in _WHOLE}
+    outline |= {
+        "model": {},
+        "optimizers": [{} for _ in state["optimizers"]],
+        "average": None if state["average"] is None else {},
+    }
+    large |= {name: state[name] for name in _WHOLE}
+    return outline
+
+
+def _load(fit: Fit, state: dict[str, Any]) -> None:
+    strategy, parts = fit.engine.strategy, fit.parts
+    strategy.load_model_state(state["model"])
+    for optimizer, saved in zip(parts.optimizers, state["optimizers"], strict=True):
+        strategy.load_optimizer_state(optimizer, saved)
+    for scheduler, saved in zip(stepping(parts.scheduler), state["schedulers"], strict=True):
+        scheduler.load_state_dict(saved)
+    _scale_again(fit, state["progress"]["lr_factor"])
+    if fit.engine.precision.scaler is not None and state["scaler"] is not None:
+        fit.engine.precision.scaler.load_state_dict(state["scaler"])
+    if parts.average is not None and state["average"] is not None:
+        _load_average(fit, state["average"])
+    if fit.engine.objective.criterion is not None and state["criterion"] is not None:
+        _load_criterion(fit.engine.objective.criterion, state["criterion"])
+    fit.callbacks.load_state_dict(state["callbacks"])
+
+
+def _scale_again(fit: Fit, before: float) -> None:
+    """The rates of the checkpoint were scaled for its batch; this training's may be another."""
+    for optimizer in fit.parts.optimizers:
+        now = optimizer._allranks_lr_factor
+        optimizer._allranks_lr_factor = before
+        scale_rates([optimizer], fit.parts.scheduler, now)
+
+
+def _lr_factor(fit: Fit) -> float:
+    factors = [float(each._allranks_lr_factor) for each in fit.parts.optimizers]
+    return factors[0] if factors else 1.0
 
 
 def _set_position(fit: Fit, progress: dict[str, Any]) -> None:

@@ -20,17 +20,18 @@ def scale_rates(optimizers: Sequence[Any], scheduler: Any, factor: float) -> Non
 
     The optimizer remembers it, so that training on with it does not scale again.
     """
-    ratio = 1.0
     for optimizer in optimizers:
         ratio = factor / getattr(optimizer, "_allranks_lr_factor", 1.0)
         optimizer._allranks_lr_factor = factor
-        for group in optimizer.param_groups if ratio != 1.0 else ():
+        if ratio == 1.0:
+            continue
+        for group in optimizer.param_groups:
             group["lr"] *= ratio
             if "initial_lr" in group:
                 group["initial_lr"] *= ratio
-    for each in schedulers_of(scheduler) if ratio != 1.0 else ():
-        if hasattr(each, "base_lrs"):
-            each.base_lrs = [rate * ratio for rate in each.base_lrs]
+        for each in schedulers_of(scheduler):
+            if getattr(each, "optimizer", None) is optimizer and hasattr(each, "base_lrs"):
+                each.base_lrs = [rate * ratio for rate in each.base_lrs]
 
 
 def schedulers_of(scheduler: Any) -> list[Any]:

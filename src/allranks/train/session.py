@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from allranks.distributed.model import World
-from allranks.distributed.process_group import init, world
+from allranks.distributed.process_group import init, started_here, world
 from allranks.distributed.spawn import ensure_ranks
-from allranks.errors import UsageError
+from allranks.errors import AllranksError, UsageError
 from allranks.strategies.base import Strategy
 from allranks.train.config import TrainConfig
 from allranks.train.seeds import be_deterministic, seed_rank
@@ -40,7 +40,8 @@ def start_session(config: TrainConfig, log_folder: Callable[[], Path] | None = N
     """Start missing ranks, meet the others, choose the device, seed the generators."""
     on_gpu = _wants_gpu(config.compute_setup)
     here = ensure_ranks(config.nprocs, log_folder=_folder_for(config, log_folder))
-    if here.size > 1 or config.strategy in ("ddp", "fsdp"):
+    named = str(getattr(config.strategy, "name", config.strategy)).lower()
+    if here.size > 1 or named in ("ddp", "fsdp"):
         here = init(
             config.backend, timeout=config.timeout_seconds, device=None if on_gpu else "cpu"
         )
@@ -78,13 +79,29 @@ def _drop() -> None:
         gc.collect()
 
 
-def share_object(value: Any, world: World, device: torch.device) -> Any:
+def share_object(value: Any, world: Any, device: torch.device) -> Any:
     """Rank 0's value on every rank; collective."""
     if world.size == 1:
         return value
     box = [value]
     dist.broadcast_object_list(box, src=0, device=device)
     return box[0]
+
+
+def share_result(make: Callable[[], Any], world: Any, device: torch.device) -> Any:
+    """What rank 0 makes, on every rank; a user's mistake is told on every rank, too. Collective."""
+    made, problem = None, ""
+    if world.is_main:
+        try:
+            made = make()
+        except AllranksError as error:
+            if world.size == 1:
+                raise
+            problem = str(error)
+    made, problem = share_object((made, problem), world, device)
+    if problem:
+        raise UsageError(problem)
+    return made
 
 
 def total_over_ranks(value: float, session: Session) -> float:
@@ -110,7 +127,7 @@ def _wants_gpu(setup: str) -> bool:
 def _device(world: World, on_gpu: bool) -> torch.device:
     if not on_gpu or world.device_index is None:
         return torch.device("cpu")
-    if dist.is_initialized():
+    if dist.is_initialized() and started_here():
         return torch.device("cuda", torch.cuda.current_device())
     index = world.device_index % torch.cuda.device_count()
     torch.cuda.set_device(index)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,12 @@ from allranks.data import Share
 from allranks.train.objective import loss_and_metrics
 from allranks.train.schedule import stepping
 from allranks.train.stepping import Parts, Step, update
+
+
+def autocast(parts: Parts) -> AbstractContextManager[Any]:
+    """The precision, for steps that call the model without the objective."""
+    kind = parts.precision.autocast
+    return nullcontext() if kind is None else torch.autocast(*kind)
 
 
 def closure_step(parts: Parts) -> Step:
@@ -76,6 +83,7 @@ class ManualStep:
         self._parts = parts
         self.optimizers = dict(zip(parts.names, parts.optimizers, strict=True))
         self.weight = 1.0
+        self.stepped = False
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of this loss, weighted as this rank's batch demands."""
@@ -92,7 +100,10 @@ class ManualStep:
         average, scheduler = parts.average, parts.scheduler
         parts.average = parts.scheduler = None  # once per batch, below
         try:
-            update(parts, [optimizer])
+            done = parts.steps_done
+            update(parts, [optimizer], scales=False)
+            parts.steps_done = done  # a batch is one step, however many optimizers it has
+            self.stepped = True
         finally:
             parts.average, parts.scheduler = average, scheduler
 
@@ -104,11 +115,15 @@ def manual_step(parts: Parts, training_step: Callable[..., Any]) -> Step:
     def run(data: Any, share: Share | None) -> bool:
         control.weight = 1.0 if share is None else share.weight
         before = parts.steps_done
-        result = training_step(parts.model, data, control)
+        with autocast(parts):
+            result = training_step(parts.model, data, control)
         parts.steps_done = before + 1
+        if parts.precision.scaler is not None and control.stepped:
+            parts.precision.scaler.update()
+        control.stepped = False
         loss, metrics = _manual_result(result)
         count = parts.count(data, share)
-        parts.meter.add(loss.detach(), metrics, count)
+        parts.meter.add(torch.as_tensor(loss).detach(), metrics, count)
         for optimizer in parts.optimizers:
             optimizer.zero_grad()
         if parts.average is not None:
@@ -132,7 +147,8 @@ def custom_step(parts: Parts, optimize_step: Callable[..., Any], loss_fn: Any) -
     """The user's own ``optimize_step(model, optimizer, loss_fn, batch)`` does the whole step."""
 
     def run(data: Any, share: Share | None) -> bool:
-        result = optimize_step(parts.model, parts.optimizers[0], loss_fn, data)
+        with autocast(parts):
+            result = optimize_step(parts.model, parts.optimizers[0], loss_fn, data)
         if isinstance(result, tuple) and len(result) == 2:  # the loss may be a float
             result = torch.as_tensor(result[0]), result[1]
         loss, metrics = loss_and_metrics(result, "optimize_step")
@@ -151,6 +167,23 @@ def gradient_free_step(parts: Parts, optimizer: Any) -> Step:
     """Ask for a candidate, try it on all ranks' data, tell the loss. Rank 0 holds the optimizer."""
     parameters = [p for p in parts.model.parameters() if p.requires_grad]
 
+    best: list[Any] = [float("inf"), None]
+
+    def finish() -> None:
+        """Leave the model with what was found: the optimizer's word, else the best that was tried."""
+        found = nn.utils.parameters_to_vector(parameters) if best[1] is None else best[1]
+        if parts.rank == 0 and hasattr(optimizer, "provide_recommendation"):
+            found.copy_(torch.as_tensor(optimizer.provide_recommendation().value).reshape(-1))
+        if parts.size > 1:
+            dist.broadcast(found, 0)
+        nn.utils.vector_to_parameters(found, parameters)
+
+    def finish_without_gradients() -> None:
+        with torch.no_grad():
+            finish()
+
+    parts.finish = finish_without_gradients
+
     def run(data: Any, share: Share | None) -> bool:
         with torch.no_grad():
             return tried(data, share)
@@ -168,8 +201,11 @@ def gradient_free_step(parts: Parts, optimizer: Any) -> Step:
         seen = torch.stack([loss.double() * count, torch.tensor(float(count)).to(loss.device)])
         if parts.size > 1:
             dist.all_reduce(seen)
+        reached = (seen[0] / seen[1]).item()
         if candidate is not None:
-            optimizer.tell(candidate, (seen[0] / seen[1]).item())
+            optimizer.tell(candidate, reached)
+        if reached < best[0]:
+            best[:] = [reached, vector.clone()]
         parts.meter.add(loss.detach(), metrics, count)
         parts.steps_done += 1
         return True

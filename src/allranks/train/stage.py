@@ -16,6 +16,7 @@ from allranks.train.folder import script_name, write_settings
 from allranks.train.loggers.base import Loggers, RunInfo
 from allranks.train.loop import Fit, Loop
 from allranks.train.refusals import check_fit
+from allranks.train.session import share_object, share_result
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer
@@ -70,6 +71,7 @@ def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
     status = "failed"
     try:
         callbacks.fire("fit_start", trainer)
+        callbacks.state_dict()  # what cannot be saved is told now and not after hours
         yield
         status = "stopped" if trainer.stop_reason else "finished"
         if config.checkpoint and not config.checkpoint_best_only:
@@ -111,8 +113,11 @@ def _open_sink(trainer: Trainer, *, resumed: bool) -> None:
     config = trainer.config
     trainer._sink = Loggers([])
     trainer.loggers = []
-    if trainer.world.is_main:
-        trainer._sink = Loggers(sinks.make_loggers(config.loggers), warn=trainer.say)
+    made: list[Any] = []
+    here, device = trainer.world, trainer.device
+    share_result(lambda: made.extend(sinks.make_loggers(config.loggers)), here, device)
+    if here.is_main:
+        trainer._sink = Loggers(made, warn=trainer.say)
         trainer.loggers = list(trainer._sink)
         name = config.name or script_name()
         write_settings(trainer.folder, config)
@@ -132,10 +137,13 @@ def save(trainer: Trainer, name: str) -> Path | None:
         kept = checkpoint.Checkpoints(trainer.folder, trainer.config.checkpoint_keep)
         try:
             path = kept.write(name, state)
-        except OSError as error:  # a full disk must not end a training that can go on
+        # torch.save tells of a full disk by a RuntimeError of its own.
+        except (OSError, RuntimeError) as error:  # it must not end a training that can go on
             trainer.say(
                 f"WARNING: the checkpoint '{name}' could not be written: {error}. The ones before it "
                 "are intact and training goes on."
             )
-    loop.fit.callbacks.fire("checkpoint", trainer)
+    session = loop.fit.engine.session
+    if share_object(path is not None, session.world, session.device):
+        loop.fit.callbacks.fire("checkpoint", trainer)
     return path

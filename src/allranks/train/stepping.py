@@ -55,6 +55,8 @@ class Parts:
     warmup: Warmup | None = None
     average: Average | None = None
     before_step: Callable[[], None] | None = None
+    finish: Callable[[], None] | None = None
+    """Called after the last step: the gradient-free way leaves the best it found."""
     last_batch: bool = False
     """No batch follows in this epoch, so a short accumulation window closes. Set by the loop."""
     batch: int = 0
@@ -140,8 +142,13 @@ def full_step(parts: Parts) -> Step:
     return run
 
 
-def update(parts: Parts, optimizers: Sequence[Any], correction: float = 1.0) -> None:
-    """From gradients to new weights: unscale, clip, step, zero, average, schedule."""
+def update(
+    parts: Parts, optimizers: Sequence[Any], correction: float = 1.0, *, scales: bool = True
+) -> None:
+    """From gradients to new weights: unscale, clip, step, zero, average, schedule.
+
+    ``scales``: also let the loss scaler adapt, which it must do once per batch.
+    """
     scaler = parts.precision.scaler
     parameters: list[Any] = []
     if correction != 1.0 or parts.clip_norm is not None or parts.clip_value is not None:
@@ -169,7 +176,7 @@ def update(parts: Parts, optimizers: Sequence[Any], correction: float = 1.0) -> 
         step()
     else:
         parts.warmup.around(parts.steps_done, step)
-    if scaler is not None:
+    if scaler is not None and scales:
         scaler.update()
     for optimizer in optimizers:
         optimizer.zero_grad()

@@ -26,6 +26,7 @@ from allranks.train.engine import Engine, named_optimizers
 from allranks.train.evaluation import evaluate, predict
 from allranks.train.loggers.base import Loggers
 from allranks.train.loop import Fit, Loop
+from allranks.train.meter import Late
 from allranks.train.objective import Compute, Metric, explained, make_compute, takes_step
 from allranks.train.special_steps import is_gradient_free
 from allranks.train.state import State
@@ -69,6 +70,10 @@ class Trainer(Callback):
             raise UsageError(f"The model is a {type(model).__name__}, not a torch.nn.Module.")
         self.model = model
         self.optimizer = optimizer
+        if config is not None and not isinstance(config, TrainConfig):
+            raise UsageError(
+                f"The config is a {type(config).__name__}: Trainer(model, optimizer, TrainConfig(…))."
+            )
         self.config = config or TrainConfig()
         self.loss_fn = loss_fn
         self.train_dataloader, self.val_dataloader = train_dataloader, val_dataloader
@@ -140,7 +145,10 @@ class Trainer(Callback):
 
     def log(self, name: str, value: Any) -> None:
         """Write a number beside the metrics, at the next log step. Tensors are read late."""
-        self._extras[name] = value.detach() if isinstance(value, torch.Tensor) else value
+        if isinstance(value, torch.Tensor):
+            self._extras[name] = Late(value)
+        else:
+            self._extras[name] = self.metrics[name] = float(value)
 
     def say(self, text: str) -> None:
         """Print on rank 0 only, without breaking the progress bar."""

@@ -156,7 +156,7 @@ class Callbacks:
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """The states by class name and place among that class: "EarlyStopping.0"."""
         states = ((key, each.state_dict()) for key, each in self._keyed())
-        return {key: state for key, state in states if state}
+        return {key: _plain(state, key) for key, state in states if state}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Each callback takes its own state; one that is new starts afresh."""
@@ -198,3 +198,19 @@ def _call_despite(hook: Callable[..., None], trainer: Any, *args: Any) -> None:
         hook(trainer, *args)
     except Exception as error:  # noqa: BLE001  the training's own error must stay the one that is seen
         warnings.warn(f"{hook!r} failed: {type(error).__name__}: {error}", stacklevel=3)
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A state as checkpoints may hold it: they are read without running code, so nothing else."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each, where) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_plain(each, where) for each in value])
+    if value is None or type(value) in (bool, int, float, str, bytes) or hasattr(value, "detach"):
+        return value
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy number
+        return value.item()
+    raise UsageError(
+        f"The state of {where.rpartition('.')[0]} holds a {type(value).__name__}: checkpoints keep "
+        "numbers, text, tensors, lists and dicts of them."
+    )

@@ -10,6 +10,7 @@ from typing import Any
 from allranks.errors import UsageError
 from allranks.train.callbacks.base import Callback
 from allranks.train.callbacks.view import TrainerView
+from allranks.train.session import share_result
 
 Criterion = Callable[[float, float, float], bool]
 
@@ -66,7 +67,9 @@ class BestTracker(Callback):
         self.best_epoch, self.best_step = state["best_epoch"], state["best_step"]
 
     def _look(self, trainer: TrainerView) -> None:
-        value = self._value(trainer.metrics)
+        # Rank 0's: a value that a callback logged may differ, and all must decide alike.
+        found = share_result(lambda: self._value(trainer.metrics), trainer.world, trainer.device)
+        value = float(found)
         better = self.is_better(value)
         if better:
             self.best, self.best_epoch, self.best_step = value, trainer.epoch, trainer.step

@@ -331,6 +331,9 @@ def test_training_without_gradients() -> None:
     with trainer.disable_grad_opt(asking):
         trainer.fit(DataLoader(points(), 40))
     assert asking.loss < 0.05
+    with torch.no_grad():
+        x, y = points().tensors
+        assert (model(x) - y).square().mean().item() == pytest.approx(asking.loss, rel=1e-4)
     assert trainer.optimizer is optimizer
     with pytest.raises(UsageError, match="trains without gradients"):
         Trainer(model, asking, quiet()).fit(DataLoader(points(), 8))
@@ -502,6 +505,94 @@ def test_a_torn_line_of_a_killed_run_hinders_nothing() -> None:
     assert (trainer.folder / "curve.svg").read_text().count("<polyline") == 1
 
 
+@pytest.mark.parametrize("own", ["training_step", "optimize_step"])
+def test_own_steps_compute_in_the_precision_that_was_asked_for(own: str) -> None:
+    seen: list[Any] = []
+
+    def manual(model: Any, batch: Any, step: Any) -> Any:
+        output = model(batch[0])
+        seen.append(output.dtype)
+        loss = (output.float() - batch[1]).square().mean()
+        step.backward(loss)
+        step.update("0")
+        return loss
+
+    def custom(model: Any, optimizer: Any, loss_fn: Any, batch: Any) -> Any:
+        seen.append(model(batch[0]).dtype)
+        return optimize_step(model, optimizer, loss_fn, batch)
+
+    model, optimizer = line()
+    step = manual if own == "training_step" else custom
+    Trainer(model, optimizer, quiet(precision="bf16"), **{own: step}).fit(DataLoader(points(), 8))
+    assert set(seen) == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), RuntimeError("unexpected pos")])
+def test_a_full_disk_costs_a_warning_and_not_the_training(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    heard: list[int] = []
+    model, optimizer = line()
+    ears = When("checkpoint", lambda trainer: heard.append(trainer.step))
+    config = quiet(epochs=2, checkpoint_every=1, callbacks=[ears])
+    trainer = Trainer(model, optimizer, config)
+    monkeypatch.setattr(torch, "save", full)
+    trainer.fit(DataLoader(points(), 8))
+    assert trainer.step == 10
+    assert capsys.readouterr().out.count("could not be written") == 3
+    assert heard == []
+    assert list((trainer.folder / "checkpoints").iterdir()) == []
+
+
+def test_no_checkpoints_means_none() -> None:
+    model, optimizer = line()
+    config = quiet(epochs=2, checkpoint=False, checkpoint_every=1, checkpoint_every_steps=2)
+    trainer = Trainer(model, optimizer, config)
+    trainer.fit(DataLoader(points(), 8), DataLoader(points(), 8))
+    assert not (trainer.folder / "checkpoints").exists()
+
+
+def test_a_resumed_training_scales_the_rate_for_its_own_batch() -> None:
+    def trained(batch: int, **fields: Any) -> Trainer:
+        model, optimizer = line()
+        config = quiet(lr_scaling="linear", lr_base_batch=8, **fields)
+        trainer = Trainer(model, optimizer, config)
+        trainer.fit(DataLoader(points(), batch))
+        return trainer
+
+    first = trained(8, epochs=1)
+    second = trained(16, epochs=2, name="second", resume=str(first.folder))
+    assert second.optimizer.param_groups[0]["lr"] == pytest.approx(0.2)
+    assert second.step > first.step
+
+
+def test_states_of_callbacks_can_always_be_read_back() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    class Counts(Callback):
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"value": self.value}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.value = state["value"]
+
+    model, optimizer = line()
+    trainer = Trainer(model, optimizer, quiet(callbacks=[Counts(numpy.float64(0.5))]))
+    trainer.fit(DataLoader(points(), 8))
+    again = Counts(None)
+    config = quiet(callbacks=[again], epochs=2, name="again", resume=str(trainer.folder))
+    Trainer(model, optimizer, config).fit(DataLoader(points(), 8))
+    assert again.value == 0.5
+    with pytest.raises(UsageError, match="The state of Counts holds a object"):
+        Trainer(model, optimizer, quiet(callbacks=[Counts(object())])).fit(DataLoader(points(), 8))
+
+
 def endless() -> Any:
     x, y = points().tensors
     return to_dataloader(x, y, batch_size=8, infinite=True)
@@ -512,6 +603,12 @@ def test_endless_data_with_a_number_of_steps() -> None:
     trainer = Trainer(model, optimizer, quiet(max_steps=12))
     trainer.fit(endless())
     assert trainer.step == 12
+
+
+def plateau_per_step() -> None:
+    model, optimizer = line()
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    Trainer(model, optimizer, quiet(), scheduler=scheduler).fit(DataLoader(points(), 8))
 
 
 MISTAKES: list[tuple[Any, str]] = [
@@ -527,6 +624,15 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda: Trainer(line()[0], None, quiet()).fit([1]), "There is no optimizer"),
     (lambda: Trainer(*line(), quiet()).fit(3), "The data is a int"),
     (lambda: Trainer(*line(), quiet(resume="nowhere")).fit([1]), "there is no checkpoint"),
+    (lambda: TrainConfig(max_time="2 hrs"), "2 hrs"),
+    (lambda: TrainConfig(epochs="3"), "epochs='3': must be a whole number"),
+    (lambda: TrainConfig(accumulate=2.0), "accumulate=2.0: must be a whole number"),
+    (lambda: TrainConfig(clip_norm=-1.0), "clip_norm=-1.0: must be at least 0"),
+    (lambda: TrainConfig(compile="max-autotun"), "Did you mean 'max-autotune'?"),
+    (lambda: Trainer(*line(), {"epochs": 3}), "The config is a dict"),
+    (lambda: plateau_per_step(), "scheduler_every='epoch'"),
+    (lambda: Trainer(*line(), quiet(patience=1, val_every=0)).fit(
+        DataLoader(points(), 8), DataLoader(points(), 8)), "val_every=0 has none"),
     (lambda: Trainer(*line(), quiet(max_steps=3)).fit([]), "The training data gave no batch"),
     (lambda: Trainer(*line(), quiet(max_iter=3)).fit(endless()), "The training data never ends"),
     (lambda: Trainer(*line(), quiet(), loss_fn=lambda net, batch: net(batch[0])).fit([points()[:]]),

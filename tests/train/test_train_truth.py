@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.torch
 
 SCRIPT = Path(__file__).with_name("truth_script.py")
-KINDS = ("", " clipped", " accumulate", " fp32")
+KINDS = ("", " clipped", " accumulate", " ema", " fp32")
 
 
 @pytest.fixture(scope="module")

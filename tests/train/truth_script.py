@@ -54,7 +54,7 @@ def curve(name: str, ranks: int, **options: object) -> dict[str, object]:
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     loader = DataLoader(data(), GLOBAL_BATCH // config.accumulate, shuffle=True)
     trainer = Curve(net, optimizer, config, loss_fn="mse")
-    trainer.fit(loader)
+    trainer.fit(loader, DataLoader(data(), 9))
     state = trainer.engine().strategy.model_state()
     test = trainer.test(DataLoader(data(), 7))
     outputs = trainer.predict(DataLoader(data(), 7))
@@ -75,6 +75,7 @@ def main() -> None:
         curves.append(curve(strategy, ranks, strategy=strategy))
         curves.append(curve(f"{strategy} clipped", ranks, strategy=strategy, clip_norm=0.5))
         curves.append(curve(f"{strategy} accumulate", ranks, strategy=strategy, accumulate=2))
+        curves.append(curve(f"{strategy} ema", ranks, strategy=strategy, ema=0.9))
         curves.append(curve(f"{strategy} fp32", ranks, strategy=strategy, dtype=torch.float32))
     if curves[0]["weights"]:  # rank 0
         with open(out, "w") as file:

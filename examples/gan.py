@@ -70,7 +70,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Learn to draw points on a ring.")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--nprocs", type=int, help="processes; a launcher's own number wins")
-    parser.add_argument("--strategy", default="auto")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -82,7 +81,6 @@ def main() -> None:
     config = TrainConfig(
         epochs=args.epochs,
         nprocs=args.nprocs,
-        strategy=args.strategy,
         batch_size_is="global",
         print_every=max(1, args.epochs // 10),
     )

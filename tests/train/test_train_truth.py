@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks_script_rig import once, shared_folder
 
 pytestmark = pytest.mark.torch
 
@@ -18,16 +19,20 @@ KINDS = ("", " clipped", " accumulate", " ema", " fp32")
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], dict[str, Any]]:
-    """Every way of training, by ranks and name; three processes groups do them all."""
-    folder = tmp_path_factory.mktemp("truth")
-    made: dict[tuple[int, str], dict[str, Any]] = {}
+    """Every way of training, by ranks and name; made once, whichever worker asks first."""
+    rows = once(shared_folder(tmp_path_factory, "truth"), _all_curves)
+    return {(row["ranks"], row["name"]): row for row in rows}
+
+
+def _all_curves(folder: Path) -> list[dict[str, Any]]:
+    """Three groups of processes do them all."""
+    made: list[dict[str, Any]] = []
     for ranks in (1, 2, 4):
         out = folder / f"{ranks}.json"
         command = [sys.executable, str(SCRIPT), str(ranks), str(out)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stderr
-        for curve in json.loads(out.read_text()):
-            made[ranks, curve["name"]] = curve
+        made += [{**curve, "ranks": ranks} for curve in json.loads(out.read_text())]
     return made
 
 

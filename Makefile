@@ -38,7 +38,7 @@ $(VENV)/docs: $(VENV)/made pyproject.toml
 	@touch $@
 
 demo: $(VENV)/demo  ## train for real on two processes of this machine
-	$(BIN)/allranks run --nprocs 2 examples/vit_digits.py
+	$(BIN)/python examples/vit_digits.py --nprocs 2
 
 system:  ## install Slurm, MPI and shellcheck from the distribution (as root)
 	@bash scripts/system-packages

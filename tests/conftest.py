@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 from command_rig import ROOT, Allranks, runner
 
 BIN = Path(sys.executable).parent
+
+# Started in the background, a shell makes us and all our children deaf to Ctrl-C, which is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OUTER = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "OMPI_COMM", "ALLRANKS_", "TORCHELASTIC_")
 CONTRACT = {

@@ -20,7 +20,7 @@ from torch import nn
 from allranks.data import Share
 from allranks.train.objective import loss_and_metrics
 from allranks.train.schedule import stepping
-from allranks.train.stepping import Parts, Step, update
+from allranks.train.stepping import Parts, Step, after_step, update
 
 
 def autocast(parts: Parts) -> AbstractContextManager[Any]:
@@ -124,13 +124,7 @@ def manual_step(parts: Parts, training_step: Callable[..., Any]) -> Step:
         loss, metrics = _manual_result(result)
         count = parts.count(data, share)
         parts.meter.add(torch.as_tensor(loss).detach(), metrics, count)
-        for optimizer in parts.optimizers:
-            optimizer.zero_grad()
-        if parts.average is not None:
-            parts.average.update()
-        if parts.scheduler_per_step:
-            for scheduler in stepping(parts.scheduler):
-                scheduler.step()
+        after_step(parts, parts.optimizers)
         return True
 
     return run

@@ -178,6 +178,12 @@ def update(
         parts.warmup.around(parts.steps_done, step)
     if scaler is not None and scales:
         scaler.update()
+    after_step(parts, optimizers)
+    parts.steps_done += 1
+
+
+def after_step(parts: Parts, optimizers: Sequence[Any]) -> None:
+    """Zero gradients, move the average, advance the schedulers."""
     for optimizer in optimizers:
         optimizer.zero_grad()
     if parts.average is not None:
@@ -185,7 +191,6 @@ def update(
     if parts.scheduler_per_step:
         for scheduler in stepping(parts.scheduler):
             scheduler.step()
-    parts.steps_done += 1
 
 
 class Window:

@@ -126,7 +126,7 @@ def sized(sampler: Any) -> bool:
     """Whether a sampler knows its length."""
     try:
         len(sampler)
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError):  # torch's own samplers raise either
         return False
     return True
 

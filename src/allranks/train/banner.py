@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
+from allranks.train.progress_line import format_seconds
 from allranks.train.summary import summarize
 
 if TYPE_CHECKING:
@@ -104,3 +105,17 @@ def _precision(fit: Fit) -> str:
     if fit.engine.fused:
         text += f", fused {', '.join(sorted(set(fit.engine.fused)))}"
     return text
+
+
+def epoch_line(epoch: int, last: int | None, metrics: Mapping[str, float], seconds: float) -> str:
+    """``epoch 3/10  loss 0.76 (val 0.78)  1s``: each metric once, what was validated beside it."""
+    shown = [f"epoch {epoch}/{last}" if last else f"epoch {epoch}"]
+    named = [name.removeprefix("train_") for name in metrics if name.startswith("train_")]
+    for name in named:
+        val = metrics.get(f"val_{name}")
+        beside = f" (val {val:.4g})" if val is not None else ""
+        shown.append(f"{name} {metrics[f'train_{name}']:.4g}{beside}")
+    for name in metrics:
+        if name.startswith("val_") and name.removeprefix("val_") not in named:
+            shown.append(f"{name} {metrics[name]:.4g}")
+    return "  ".join([*shown, format_seconds(seconds)])

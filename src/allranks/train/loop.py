@@ -233,9 +233,15 @@ class Loop:
         self._fire("epoch_end")
         shown = config.print_every and (state.epoch % config.print_every == 0 or last)
         if shown and trainer.world.is_main:
-            trainer.say(trainer._epoch_line(seconds))
+            self._say_epoch(seconds)
         if total_over_ranks(float(self._wants_stop()), self.fit.engine.session):
             trainer._agree_to_stop()
+
+    def _say_epoch(self, seconds: float) -> None:
+        from allranks.train.banner import epoch_line
+
+        trainer = self.trainer
+        trainer.say(epoch_line(trainer.epoch, self.config.last_epoch, trainer.metrics, seconds))
 
     def _is_last(self) -> bool:
         return self._over() or self.state.epoch == self.config.last_epoch

@@ -25,7 +25,7 @@ from allranks.train.meter import Meter
 from allranks.train.refusals import refuse_ignored
 from allranks.train.schedule import Warmup
 from allranks.train.session import total_over_ranks
-from allranks.train.stepping import Parts, Window, update
+from allranks.train.stepping import Parts, Window, apply_gradients, close_step
 
 
 def prepare(*objects: Any, config: TrainConfig | None = None, **fields: Any) -> Prepared:
@@ -81,9 +81,9 @@ class Prepared:
         """Clip, step and zero, when the accumulation window is full; whether it was."""
         if not self._closes:
             return False
-        update(
-            self._parts, self._parts.optimizers, self._window.correction() if self._window else 1
-        )
+        correction = self._window.correction() if self._window else 1.0
+        apply_gradients(self._parts, self._parts.optimizers, correction)
+        close_step(self._parts)
         return True
 
     def mean(self, value: Any) -> float:

@@ -55,6 +55,16 @@ def _is_plateau(scheduler: Any) -> bool:
     return type(scheduler).__name__ == "ReduceLROnPlateau"
 
 
+def check_kinds(model: Any, config: Any) -> None:
+    """The two arguments of a Trainer that are most often something else."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"The model is a {type(model).__name__}, not a torch.nn.Module.")
+    if not isinstance(config, TrainConfig):
+        raise UsageError(
+            f"The config is a {type(config).__name__}: Trainer(model, optimizer, TrainConfig(…))."
+        )
+
+
 def check_optimizers(optimizers: Iterable[Any], objective: nn.Module) -> None:
     """An optimizer that holds none of the model's parameters trains nothing."""
     known = {id(parameter) for parameter in objective.parameters()}

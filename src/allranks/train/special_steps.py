@@ -19,8 +19,7 @@ from torch import nn
 
 from allranks.data import Share
 from allranks.train.objective import loss_and_metrics
-from allranks.train.schedule import stepping
-from allranks.train.stepping import Parts, Step, after_step, update
+from allranks.train.stepping import Parts, Step, apply_gradients, close_step
 
 
 def autocast(parts: Parts) -> AbstractContextManager[Any]:
@@ -35,7 +34,6 @@ def closure_step(parts: Parts) -> Step:
     It decides by the loss, so all ranks are given the same one: the mean over their samples.
     """
     optimizer = parts.optimizers[0]
-    schedulers = stepping(parts.scheduler) if parts.scheduler_per_step else []
 
     def run(data: Any, share: Share | None) -> bool:
         first: list[Any] = []
@@ -54,9 +52,7 @@ def closure_step(parts: Parts) -> Step:
         optimizer.step(closure)
         count = parts.count(data, share)
         parts.meter.add(first[0], first[1], count)
-        for scheduler in schedulers:
-            scheduler.step()
-        parts.steps_done += 1
+        close_step(parts)
         return True
 
     return run
@@ -96,16 +92,8 @@ class ManualStep:
         optimizer = self.optimizers[str(name)]
         held = [p for group in optimizer.param_groups for p in group["params"]]
         self._parts.strategy.reduce_gradients(held)
-        parts = self._parts
-        average, scheduler = parts.average, parts.scheduler
-        parts.average = parts.scheduler = None  # once per batch, below
-        try:
-            done = parts.steps_done
-            update(parts, [optimizer], scales=False)
-            parts.steps_done = done  # a batch is one step, however many optimizers it has
-            self.stepped = True
-        finally:
-            parts.average, parts.scheduler = average, scheduler
+        apply_gradients(self._parts, [optimizer])
+        self.stepped = True
 
 
 def manual_step(parts: Parts, training_step: Callable[..., Any]) -> Step:
@@ -113,18 +101,15 @@ def manual_step(parts: Parts, training_step: Callable[..., Any]) -> Step:
     control = ManualStep(parts)
 
     def run(data: Any, share: Share | None) -> bool:
-        control.weight = 1.0 if share is None else share.weight
-        before = parts.steps_done
+        control.weight, control.stepped = 1.0 if share is None else share.weight, False
         with autocast(parts):
             result = training_step(parts.model, data, control)
-        parts.steps_done = before + 1
-        if parts.precision.scaler is not None and control.stepped:
-            parts.precision.scaler.update()
-        control.stepped = False
         loss, metrics = _manual_result(result)
         count = parts.count(data, share)
         parts.meter.add(torch.as_tensor(loss).detach(), metrics, count)
-        after_step(parts, parts.optimizers)
+        for optimizer in parts.optimizers:  # what a loss left in those it was not for
+            optimizer.zero_grad()
+        close_step(parts, scales=control.stepped)
         return True
 
     return run
@@ -148,10 +133,7 @@ def custom_step(parts: Parts, optimize_step: Callable[..., Any], loss_fn: Any) -
         loss, metrics = loss_and_metrics(result, "optimize_step")
         count = parts.count(data, share)
         parts.meter.add(loss.detach(), metrics, count)
-        if parts.scheduler_per_step:
-            for scheduler in stepping(parts.scheduler):
-                scheduler.step()
-        parts.steps_done += 1
+        close_step(parts)
         return True
 
     return run
@@ -201,7 +183,7 @@ def gradient_free_step(parts: Parts, optimizer: Any) -> Step:
         if reached < best[0]:
             best[:] = [reached, vector.clone()]
         parts.meter.add(loss.detach(), metrics, count)
-        parts.steps_done += 1
+        close_step(parts)
         return True
 
     return run

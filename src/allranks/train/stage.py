@@ -112,13 +112,11 @@ def passing(trainer: Trainer, kind: str) -> Iterator[None]:
 def _open_sink(trainer: Trainer, *, resumed: bool) -> None:
     config = trainer.config
     trainer._sink = Loggers([])
-    trainer.loggers = []
     made: list[Any] = []
     here, device = trainer.world, trainer.device
     share_result(lambda: made.extend(sinks.make_loggers(config.loggers)), here, device)
     if here.is_main:
         trainer._sink = Loggers(made, warn=trainer.say)
-        trainer.loggers = list(trainer._sink)
         name = config.name or script_name()
         write_settings(trainer.folder, config)
         trainer._sink.start(

@@ -136,19 +136,15 @@ def full_step(parts: Parts) -> Step:
         count = parts.count(data, share)
         parts.meter.add(parts.keep_loss(loss), metrics, count)
         if closes:
-            update(parts, parts.optimizers, window.correction())
+            apply_gradients(parts, parts.optimizers, window.correction())
+            close_step(parts)
         return closes
 
     return run
 
 
-def update(
-    parts: Parts, optimizers: Sequence[Any], correction: float = 1.0, *, scales: bool = True
-) -> None:
-    """From gradients to new weights: unscale, clip, step, zero, average, schedule.
-
-    ``scales``: also let the loss scaler adapt, which it must do once per batch.
-    """
+def apply_gradients(parts: Parts, optimizers: Sequence[Any], correction: float = 1.0) -> None:
+    """From gradients to new weights: unscale, clip, step, zero. `close_step` comes once after it."""
     scaler = parts.precision.scaler
     parameters: list[Any] = []
     if correction != 1.0 or parts.clip_norm is not None or parts.clip_value is not None:
@@ -176,21 +172,23 @@ def update(
         step()
     else:
         parts.warmup.around(parts.steps_done, step)
-    if scaler is not None and scales:
-        scaler.update()
-    after_step(parts, optimizers)
-    parts.steps_done += 1
-
-
-def after_step(parts: Parts, optimizers: Sequence[Any]) -> None:
-    """Zero gradients, move the average, advance the schedulers."""
     for optimizer in optimizers:
         optimizer.zero_grad()
+
+
+def close_step(parts: Parts, *, scales: bool = True) -> None:
+    """Once per step, however many optimizers it had: loss scale, average, schedulers, the count.
+
+    ``scales``: gradients were applied, so the loss scaler may adapt.
+    """
+    if parts.precision.scaler is not None and scales:
+        parts.precision.scaler.update()
     if parts.average is not None:
         parts.average.update()
     if parts.scheduler_per_step:
         for scheduler in stepping(parts.scheduler):
             scheduler.step()
+    parts.steps_done += 1
 
 
 class Window:

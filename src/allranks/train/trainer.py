@@ -28,6 +28,7 @@ from allranks.train.loggers.base import Loggers
 from allranks.train.loop import Fit, Loop
 from allranks.train.meter import Late
 from allranks.train.objective import Compute, Metric, explained, make_compute, takes_step
+from allranks.train.refusals import check_kinds
 from allranks.train.special_steps import is_gradient_free
 from allranks.train.state import State
 
@@ -66,24 +67,16 @@ class Trainer(Callback):
         with a parameter called ``step``. ``max_batches`` limits every pass over data that is not
         training.
         """
-        if not isinstance(model, nn.Module):
-            raise UsageError(f"The model is a {type(model).__name__}, not a torch.nn.Module.")
-        self.model = model
-        self.optimizer = optimizer
-        if config is not None and not isinstance(config, TrainConfig):
-            raise UsageError(
-                f"The config is a {type(config).__name__}: Trainer(model, optimizer, TrainConfig(…))."
-            )
-        self.config = config or TrainConfig()
-        self.loss_fn = loss_fn
+        self.config = config = TrainConfig() if config is None else config
+        check_kinds(model, config)
+        self.model, self.optimizer, self.loss_fn = model, optimizer, loss_fn
         self.train_dataloader, self.val_dataloader = train_dataloader, val_dataloader
         self.test_dataloader = test_dataloader
         self.optimize_step = optimize_step
         self.scheduler = scheduler
-        self.own_step = training_step or self._overridden("training_step")
-        self.validation_step = validation_step
-        self.predict_step = predict_step
-        self.callbacks = [*self.config.callbacks, *callbacks]
+        self.own_step = training_step or getattr(self, "training_step", None)
+        self.validation_step, self.predict_step = validation_step, predict_step
+        self.callbacks = [*config.callbacks, *callbacks]
         self.max_batches = max_batches
         self.metrics: dict[str, float] = {}
         """The latest value of everything that was measured, the same on all ranks."""
@@ -92,7 +85,6 @@ class Trainer(Callback):
         """The batch under way; only set when a callback listens to batches or steps."""
         self.folder: Path = Path()
         """The run folder, from the first `fit`, `test` … on."""
-        self.loggers: list[Any] = []
         self.stop_reason = ""
         self._compute = self._make_compute(metrics)
         self._engine: Engine | None = None
@@ -239,6 +231,11 @@ class Trainer(Callback):
         return list(self._named_optimizers().values())
 
     @property
+    def loggers(self) -> list[Any]:
+        """Where metrics go; empty except on rank 0."""
+        return list(self._sink)
+
+    @property
     def loss(self) -> torch.Tensor | None:
         """The loss of the last batch on this rank; reading its number waits for the device."""
         return self._loop.fit.meter.last_loss if self._loop is not None else None
@@ -277,9 +274,6 @@ class Trainer(Callback):
                 f"{type(self.optimizer).__name__} needs gradients: Trainer.set_use_grad(True)."
             )
         return asks
-
-    def _overridden(self, name: str) -> Callable[..., Any] | None:
-        return getattr(self, name, None)
 
     def _make_compute(self, metrics: Mapping[str, Metric] | None) -> Compute:
         if takes_step(self.own_step):
@@ -335,22 +329,6 @@ class Trainer(Callback):
     def _remake_step(self, fit: Fit) -> None:
         """After compilation changed how losses must be kept."""
         fit.step = assembly.make_step(self, fit.parts)
-
-    def _epoch_line(self, seconds: float) -> str:
-        from allranks.train.progress_line import format_seconds
-
-        last = self.config.last_epoch
-        shown = [f"epoch {self.epoch}/{last}" if last else f"epoch {self.epoch}"]
-        for name, value in self.metrics.items():
-            if not name.startswith("train_"):
-                continue
-            short = name.removeprefix("train_")
-            val = self.metrics.get(f"val_{short}")
-            shown.append(f"{short} {value:.4g}" + (f" (val {val:.4g})" if val is not None else ""))
-        alone = {n for n in self.metrics if n.startswith("val_")}
-        alone -= {f"val_{n.removeprefix('train_')}" for n in self.metrics if n.startswith("train_")}
-        shown += [f"{name} {self.metrics[name]:.4g}" for name in sorted(alone)]
-        return "  ".join([*shown, format_seconds(seconds)])
 
 
 _VERBS = {"val": "validate", "test": "test"}

@@ -8,6 +8,7 @@ changed in between, or two calls for one step do not bend the curve.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from allranks.train.callbacks.base import Callback
 from allranks.train.callbacks.view import TrainerView
 
 
-class Schedule(Callback):
+class Schedule(Callback, ABC):
     """Base: subclasses say ``rate(initial, time)``; time counts finished epochs or steps.
 
     ``TrainConfig.warmup_steps`` works on top: it takes a part of the rate that is set here.
@@ -28,9 +29,9 @@ class Schedule(Callback):
         self.per = per
         self.initial: list[float] = []
 
+    @abstractmethod
     def rate(self, initial: float, time: int) -> float:
         """The learning rate after this much time."""
-        raise NotImplementedError(f"{type(self).__name__} must define rate(initial, time).")
 
     def listens(self, event: str) -> bool:
         if event in ("step_end", "epoch_end"):

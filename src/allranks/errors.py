@@ -15,6 +15,8 @@ A message says what was asked, what is there, and what to type. It never needs a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class AllranksError(Exception):
     """Base of all errors that the command prints without a traceback."""
@@ -68,3 +70,18 @@ class SandboxError(AllranksError):
     """The local Slurm cluster did not start or stop."""
 
     exit_code = 6
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word most like this one, whatever its case."""
+    import difflib  # only a mistake needs it
+
+    spelled = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(word.lower(), spelled, n=1)
+    return spelled[close[0]] if close else None
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The end of a message about an unknown word: `` Did you mean 'epochs'?``, or ``otherwise``."""
+    close = nearest(word, known)
+    return otherwise if close is None else f" Did you mean '{close}'?"

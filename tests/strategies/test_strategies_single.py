@@ -158,7 +158,7 @@ def test_own_options_win() -> None:
     assert strategy.options.activation_checkpointing == ["Block"]
     assert strategy.options.precision == "bf16"
     with pytest.raises(
-        UsageError, match=r"DDP has no option 'find_unused'\. Did you mean find_unused_"
+        UsageError, match=r"DDP has no option 'find_unused'\. Did you mean 'find_unused_"
     ):
         DDP(find_unused=True)
 

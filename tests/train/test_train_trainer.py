@@ -612,7 +612,7 @@ def plateau_per_step() -> None:
 
 
 MISTAKES: list[tuple[Any, str]] = [
-    (lambda: TrainConfig(max_itr=3), "Did you mean max_iter?"),
+    (lambda: TrainConfig(max_itr=3), "Did you mean 'max_iter'?"),
     (lambda: TrainConfig(precision="fp8"), "precision='fp8': must be one of fp32, tf32, bf16, fp16"),
     (lambda: TrainConfig(epochs=2, max_iter=3), "mean the same"),
     (lambda: TrainConfig(accumulate=0), "accumulate=0: must be at least 1"),

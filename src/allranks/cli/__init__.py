@@ -52,12 +52,11 @@ class Verbs(click.Group):
 
 
 def _hint(args: list[str]) -> str:
-    import difflib
+    from allranks.errors import did_you_mean
 
     if args[0].endswith((".py", ".sh")):
         return f" To start it: allranks run {' '.join(args)}"
-    near = difflib.get_close_matches(args[0], VERBS, n=1)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    return did_you_mean(args[0], VERBS)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,7 +5,6 @@ Each value keeps its origin, so that ``--explain`` can print it.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allranks.errors import UsageError
+from allranks.errors import UsageError, did_you_mean
 from allranks.job.fields import Job, empty, options, read
 from allranks.site.model import Site
 
@@ -111,8 +110,7 @@ def _known(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key, value in data.items():
         name = key.replace("-", "_")
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else " See `allranks submit --help`."
+            hint = did_you_mean(name, names, " See `allranks submit --help`.")
             raise UsageError(f"{where}: unknown key '{key}'.{hint}")
         if name == "time" and isinstance(value, int):
             value = str(value)  # a bare number is minutes to Slurm; an int would be seconds

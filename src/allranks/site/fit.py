@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from allranks.errors import SiteError
+from allranks.errors import SiteError, nearest
 from allranks.site.limits import Problem, Request, narrow, offer, problems
 from allranks.site.model import NodeShape, Partition, Site
-from allranks.site.table import did_you_mean
 from allranks.units import format_memory
 
 __all__ = ["Request", "Share", "check", "shape_for", "share"]
@@ -51,7 +50,7 @@ def _named(site: Site, name: str) -> Partition:
     if partition := site.partition(name):
         return partition
     names = [each.name for each in site.partitions]
-    close = did_you_mean(name, names)
+    close = nearest(name, names)
     hint = f"Did you mean --partition {close}? " if close else ""
     raise SiteError(
         f"Site '{site.name}' has no partition '{name}'.\n{hint}There is: {', '.join(names)}."

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from allranks.errors import AllranksError, SiteError
+from allranks.errors import AllranksError, SiteError, nearest
 from allranks.site.model import Site
-from allranks.site.table import did_you_mean
 from allranks.site.text import dump_site, parse_site
 
 __all__ = ["SiteFile", "dump_site", "find_site", "list_sites", "load_site", "user_folder"]
@@ -66,7 +65,7 @@ def load_site(name: str | os.PathLike[str], env: Mapping[str, str] | None = None
     there = {each.name: each for each in list_sites(env)}
     if text in there:
         return _read(there[text].path)
-    close = did_you_mean(text, there)
+    close = nearest(text, there)
     hint = f"Did you mean '{close}'? " if close else ""
     raise SiteError(
         f"There is no site '{text}'.\n{hint}There is: {', '.join(there)}. "

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from allranks.errors import SiteError, UsageError
+from allranks.errors import SiteError, UsageError, nearest
 from allranks.units import parse_memory, parse_time
 
 T = TypeVar("T")
@@ -15,13 +14,6 @@ _WORDS = {
     str: "a text", bool: "true or false", int: "a whole number", list: "a list", dict: "a table",
     float: "a number",
 }  # fmt: skip
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """The known word most like this one, whatever its case."""
-    spelled = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(word.lower(), spelled, n=1)
-    return spelled[close[0]] if close else None
 
 
 class Table:
@@ -120,7 +112,7 @@ class Table:
         """Refuses the first key that was never asked for."""
         for key in self._data:
             if key not in self._known:
-                close = did_you_mean(key, self._known)
+                close = nearest(key, self._known)
                 hint = f"Did you mean '{close}'?" if close else f"Known: {', '.join(self._known)}."
                 raise self.error(f"has an unknown key '{key}'.\n{hint}")
 

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields
 
-from allranks.errors import SiteError
+from allranks.errors import SiteError, nearest
 from allranks.site.model import GPU_OPTIONS, GPU_VENDORS, Match, NodeShape, Partition, Site
-from allranks.site.table import Table, did_you_mean
+from allranks.site.table import Table
 from allranks.units import format_memory, format_time
 
 if sys.version_info >= (3, 11):
@@ -113,7 +113,7 @@ def _shapes_of(table: Table, named: Mapping[str, NodeShape]) -> tuple[NodeShape,
     shapes = []
     for key in table.texts("shapes"):
         if key not in named:
-            close = did_you_mean(key, named)
+            close = nearest(key, named)
             hint = f"Did you mean '{close}'?" if close else f"Describe it under [shapes.{key}]."
             raise table.error(f"names a shape '{key}' that is not described.\n{hint}")
         shapes.append(named[key])

@@ -7,7 +7,6 @@ overrides `backward` and `step`; everything else has a default for one process.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from allranks.distributed import World
-from allranks.errors import UsageError
+from allranks.errors import UsageError, did_you_mean
 from allranks.strategies import states
 from allranks.strategies.gradients import clip_gradients
 from allranks.strategies.modules import checkpoint_activations, move_state, synchronise_batchnorm
@@ -59,9 +58,8 @@ class Strategy(ABC):
         known = [entry.name for entry in dataclasses.fields(StrategyOptions)]
         for name in options:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"Did you mean {near[0]}?" if near else f"It takes {', '.join(known)}."
-                raise UsageError(f"{type(self).__name__} has no option '{name}'. {hint}")
+                hint = did_you_mean(name, known, f" It takes {', '.join(known)}.")
+                raise UsageError(f"{type(self).__name__} has no option '{name}'.{hint}")
         self._own = options
 
     def setup(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from allranks.distributed import World
-from allranks.errors import UsageError
+from allranks.errors import UsageError, did_you_mean
 from allranks.strategies.base import Strategy, StrategyOptions
 from allranks.strategies.ddp import DDP
 from allranks.strategies.single import Single
@@ -54,8 +53,7 @@ def choose(
         return _weigh(model, optimizers, world, device, options)
     if name not in STRATEGIES:
         known = [*STRATEGIES, "auto"]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
+        hint = did_you_mean(name, known)
         raise UsageError(f"strategy='{name_or_strategy}': must be one of {', '.join(known)}.{hint}")
     return _allowed(STRATEGIES[name](), world), f"{name}: as asked"
 

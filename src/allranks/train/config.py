@@ -6,13 +6,12 @@ One dataclass, one docstring under each field; docs/training.md shows them in gr
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from allranks.errors import UsageError
+from allranks.errors import UsageError, did_you_mean
 from allranks.units import parse_time
 
 if TYPE_CHECKING:
@@ -232,8 +231,7 @@ _REAL = ("val_epsilon", "clip_norm", "clip_value")
 
 
 def _not_one_of(name: str, value: str, choices: Sequence[str]) -> str:
-    near = difflib.get_close_matches(value, choices, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    hint = did_you_mean(value, choices)
     return f"{name}='{value}': must be one of {', '.join(choices)}.{hint}"
 
 
@@ -246,8 +244,7 @@ def _told_unknown_names(cls: type[TrainConfig]) -> None:
     def init(self: TrainConfig, *args: Any, **values: Any) -> None:
         for name in values:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {near[0]}?" if near else ""
+                hint = did_you_mean(name, known)
                 raise UsageError(f"TrainConfig has no field '{name}'.{hint}")
         made(self, *args, **values)
 

@@ -12,7 +12,6 @@ Whatever the user does with the model happens inside this module's forward, so D
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from allranks.errors import UsageError
+from allranks.errors import UsageError, did_you_mean
 
 Compute = Callable[[nn.Module, Any], tuple[torch.Tensor, Mapping[str, Any]]]
 Metric = Callable[[Any, Any], Any]
@@ -202,8 +201,7 @@ def loss_and_metrics(result: Any, what: str) -> tuple[torch.Tensor, Mapping[str,
 def _named(name: str) -> Callable[..., torch.Tensor]:
     if name in LOSSES:
         return LOSSES[name]
-    near = difflib.get_close_matches(name, LOSSES, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    hint = did_you_mean(name, LOSSES)
     raise UsageError(f"loss_fn='{name}' is not known: {', '.join(LOSSES)}.{hint}")
 
 

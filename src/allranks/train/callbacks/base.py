@@ -19,13 +19,12 @@ run on all ranks, in the same order, so a hook may call collectives.
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from allranks.errors import UsageError
+from allranks.errors import UsageError, did_you_mean
 from allranks.train.callbacks.view import TrainerView
 
 EVENTS = (
@@ -177,8 +176,7 @@ def known_event(event: str) -> str:
     name = event.removeprefix("on_")
     if name in EVENTS:
         return name
-    near = difflib.get_close_matches(name, EVENTS, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    hint = did_you_mean(name, EVENTS)
     raise UsageError(f"There is no event '{event}': the events are {', '.join(EVENTS)}.{hint}")
 
 

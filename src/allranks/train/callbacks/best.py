@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from allranks.errors import UsageError
+from allranks.errors import UsageError, did_you_mean
 from allranks.train.callbacks.base import Callback
 from allranks.train.callbacks.view import TrainerView
 from allranks.train.session import share_result
@@ -78,8 +77,7 @@ class BestTracker(Callback):
     def _value(self, metrics: Mapping[str, float]) -> float:
         if self.monitor in metrics:
             return float(metrics[self.monitor])
-        near = difflib.get_close_matches(self.monitor, list(metrics), n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
+        hint = did_you_mean(self.monitor, list(metrics))
         raise UsageError(
             f"{type(self).__name__} looks at '{self.monitor}', but the metrics are "
             f"{', '.join(sorted(metrics)) or 'none yet'}.{hint}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from importlib import import_module
 
-from allranks.errors import UsageError
+from allranks.errors import UsageError, did_you_mean
 from allranks.train.loggers.base import Logger
 from allranks.train.loggers.jsonl import JsonlLogger
 
@@ -42,6 +41,5 @@ def _known(name: object) -> str:
     lowered = name.lower()
     if lowered in KINDS:
         return lowered
-    near = difflib.get_close_matches(lowered, KINDS, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    hint = did_you_mean(lowered, KINDS)
     raise UsageError(f"There is no logger '{name}': there are {', '.join(KINDS)}.{hint}")

@@ -55,11 +55,8 @@ def main() -> None:
             bar = "#" * (20 * epoch // args.epochs)
             loss_now = (total[0] / total[1]).item()
             print(f"epoch {epoch:4} [{bar:<20}] loss {loss_now:.6f}  {rate:,.0f} samples/s")
-    del (
-        model,
-        optimizer,
-        loss,
-    )  # DDP holds the process group, and gloo's threads must end before Python does
+    # DDP holds the process group, and gloo's threads must end before Python does.
+    del model, optimizer, loss
     gc.collect()
     dist.destroy_process_group()
 

@@ -51,11 +51,8 @@ def main() -> None:
         dist.all_reduce(total)  # the loss of all ranks, not of this one
         if rank == 0:
             print(f"{time.strftime('%X')} epoch {epoch} loss {(total[0] / total[1]).item():.6f}")
-    del (
-        model,
-        optimizer,
-        loss,
-    )  # DDP holds the process group, and gloo's threads must end before Python does
+    # DDP holds the process group, and gloo's threads must end before Python does.
+    del model, optimizer, loss
     gc.collect()
     dist.destroy_process_group()
 

@@ -34,10 +34,7 @@ for _ in range(args.steps):
 dist.all_reduce(loss)
 where = f"local rank {args.local_rank} on {os.uname().nodename}"
 print(f"rank {dist.get_rank()} ({where}): mean loss {loss.item() / dist.get_world_size():.4f}")
-del (
-    model,
-    optimizer,
-    loss,
-)  # DDP holds the process group, and gloo's threads must end before Python does
+# DDP holds the process group, and gloo's threads must end before Python does.
+del model, optimizer, loss
 gc.collect()
 dist.destroy_process_group()

@@ -44,11 +44,8 @@ def train(local_rank: int, epochs: int, compute_setup: str) -> None:
                 f"epoch {epoch} of {dist.get_world_size()} ranks: loss {loss.item():.4f}",
                 flush=True,
             )
-    del (
-        model,
-        optimizer,
-        loss,
-    )  # DDP holds the process group, and gloo's threads must end before Python does
+    # DDP holds the process group, and gloo's threads must end before Python does.
+    del model, optimizer, loss
     gc.collect()
     dist.destroy_process_group()
 

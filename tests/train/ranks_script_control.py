@@ -34,6 +34,9 @@ def scenarios() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "hooks", hooks
     yield "log of steps", log_of_steps
     yield "run folders", run_folders
+    yield "a metric that ranks see differently", watched_differently
+    yield "other metrics on another rank", other_metrics
+    yield "no checkpoint", partial(ended, resume="nowhere")
     yield "too many ranks", partial(ended, epochs=1, nprocs=RANKS + 5)
 
 
@@ -182,3 +185,22 @@ def run_folders() -> list[str]:
     if dist.is_initialized():
         dist.barrier()
     return sorted(path.name.rpartition("-")[0] for path in Path("runs").iterdir())
+
+
+def watched_differently() -> dict[str, Any]:
+    """Each rank logs a value of its own; the decision must be one."""
+    model = line()
+    own = When("epoch_end", lambda t: t.log("own", t.epoch if is_rank(0) else -t.epoch))
+    settings = config(epochs=9, patience=2, monitor="own", callbacks=[own])
+    trainer = Trainer(model, sgd(model), settings)
+    trainer.fit(DataLoader(points(9), 4))
+    return {"epoch": trainer.epoch, "reason": trainer.stop_reason}
+
+
+def other_metrics() -> None:
+    def loss_fn(model: Any, batch: Any) -> Any:
+        loss = (model(batch[0]) - batch[1]).square().mean()
+        return loss, {f"of_rank_{world().rank}": loss}
+
+    model = line()
+    Trainer(model, sgd(model), config(epochs=1), loss_fn=loss_fn).fit(DataLoader(points(9), 4))

@@ -200,6 +200,23 @@ def test_only_rank_0_writes_and_each_step_once(found: dict[str, Found]) -> None:
     assert sum(name.startswith("logged") for name in folders) == 1
 
 
+def test_a_decision_is_rank_0s_where_ranks_see_different_values(found: dict[str, Found]) -> None:
+    first, second = results(found["2"], "a metric that ranks see differently")
+    assert first == second == results(found["1"], "a metric that ranks see differently")[0]
+    assert first["epoch"] == 3
+
+
+def test_metrics_that_differ_over_ranks_are_told(found: dict[str, Found]) -> None:
+    for seen in found["2"]["other metrics on another rank"]:
+        assert "Rank 1 measures loss, of_rank_1, rank 0 loss, of_rank_0" in seen["error"]
+
+
+def test_a_mistake_that_rank_0_finds_is_told_on_every_rank(found: dict[str, Found]) -> None:
+    errors = [seen["error"] for seen in found["2"]["no checkpoint"]]
+    assert len(errors) == 2
+    assert all("resume='nowhere': there is no checkpoint" in error for error in errors)
+
+
 def test_more_ranks_cannot_come_later(found: dict[str, Found]) -> None:
     for one in found["2"]["too many ranks"]:
         assert "nprocs=7 was asked for, but 2 ranks are running" in one["error"]

@@ -34,7 +34,7 @@ class Start:
             stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def end(self, seconds: float = 150) -> tuple[int, str, str]:
+    def end(self, seconds: float = 400) -> tuple[int, str, str]:
         """Exit code, stdout and stderr; nothing of it runs on."""
         try:
             out, err = self.process.communicate(timeout=seconds)
@@ -101,7 +101,7 @@ def once(folder: Path, make: Callable[[Path], Any]) -> Any:
     try:
         folder.mkdir()
     except FileExistsError:
-        limit = time.monotonic() + 250
+        limit = time.monotonic() + 800
         while not done.exists():
             assert time.monotonic() < limit, "another test process was to do this"
             time.sleep(0.2)

@@ -9,7 +9,7 @@ import pytest
 from ranks_script_rig import Found, apart, once, results, run, shared_folder
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]  # one fixture does all the training
 
 EXACT = 1e-10
 EVERY = pytest.mark.parametrize("ranks", ["1", "2"])

@@ -10,7 +10,7 @@ import pytest
 from ranks_script_rig import Found, apart, once, results, run, shared_folder
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]  # one fixture does all the training
 
 EXACT = 1e-10
 

@@ -6,7 +6,7 @@ import pytest
 from ranks_script_rig import Found, results, run
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]  # one fixture does all the training
 
 
 @pytest.fixture(scope="module")

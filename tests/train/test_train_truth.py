@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ranks_script_rig import once, shared_folder
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]  # one fixture does all the training
 
 SCRIPT = Path(__file__).with_name("truth_script.py")
 KINDS = ("", " clipped", " accumulate", " ema", " fp32")
@@ -30,7 +30,7 @@ def _all_curves(folder: Path) -> list[dict[str, Any]]:
     for ranks in (1, 2, 4):
         out = folder / f"{ranks}.json"
         command = [sys.executable, str(SCRIPT), str(ranks), str(out)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         made += [{**curve, "ranks": ranks} for curve in json.loads(out.read_text())]
     return made

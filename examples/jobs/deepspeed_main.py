@@ -1,6 +1,6 @@
-"""A training loop with DeepSpeed's engine and ZeRO stage 1.
+"""A training script with DeepSpeed's engine, as its own documentation writes it. Any launcher starts it:
 
-allranks run --launcher torchrun --nprocs 2 examples/jobs/deepspeed_main.py \\
+allranks run --nprocs 2 examples/jobs/deepspeed_main.py \\
     --deepspeed --deepspeed_config examples/jobs/ds_config.json
 """
 
@@ -8,27 +8,39 @@ import argparse
 
 import deepspeed
 import torch
+import torch.distributed as dist
 from torch import nn
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--local_rank", type=int, default=-1, help="passed by some launchers")
-parser.add_argument("--steps", type=int, default=5)
-parser = deepspeed.add_config_arguments(parser)
+parser.add_argument("--local-rank", type=int, default=-1, help="passed by some launchers")
+parser.add_argument("--steps", type=int, default=8)
+parser = deepspeed.add_config_arguments(parser)  # --deepspeed and --deepspeed_config
 args = parser.parse_args()
 
-deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo")
-torch.manual_seed(0)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-engine, _, _, _ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
+deepspeed.init_distributed()
+rank, world = dist.get_rank(), dist.get_world_size()
 
-torch.manual_seed(1 + torch.distributed.get_rank())
-for _ in range(args.steps):
-    x = torch.rand(engine.train_micro_batch_size_per_gpu(), 8, device=engine.device)
-    loss = nn.functional.mse_loss(engine(x), x.sum(dim=1, keepdim=True))
+torch.manual_seed(0)  # the same model and the same data on every rank
+model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
+images = torch.randn(512, 64)
+labels = (images @ torch.randn(64, 10)).argmax(dim=1)
+
+optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+engine, optimizer, _, _ = deepspeed.initialize(
+    args=args, model=model, model_parameters=model.parameters(), optimizer=optimizer
+)
+batch = engine.train_batch_size()  # over all ranks: DeepSpeed shares it out
+for step in range(args.steps):
+    # Each rank takes its part of one batch. (With a DataLoader a DistributedSampler does this.)
+    numbers = torch.arange(step * batch, (step + 1) * batch) % len(images)
+    mine = numbers[rank::world]
+    loss = nn.functional.cross_entropy(
+        engine(images[mine].to(engine.device)), labels[mine].to(engine.device)
+    )
     engine.backward(loss)
     engine.step()
-rank = torch.distributed.get_rank()  # not args.local_rank: torchrun does not pass it
-if rank == 0:
-    print(f"{torch.distributed.get_world_size()} ranks, loss {loss.item():.4f}")
-torch.distributed.destroy_process_group()
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    if rank == 0:  # not args.local_rank: only some launchers pass it
+        print(f"loss {step} {mean.item() / world:.6f}", flush=True)
+dist.destroy_process_group()

@@ -60,6 +60,8 @@ class ImportScan:
     """``torch``, ``tensorflow`` or ``horovod``: which variables the ranks need."""
     preload: tuple[str, ...]
     """What the agent may import before it forks the ranks."""
+    files: tuple[Path, ...] = ()
+    """The script and the local modules that were read."""
 
 
 def scan(path: str | Path) -> ImportScan:
@@ -67,16 +69,19 @@ def scan(path: str | Path) -> ImportScan:
     script = Path(path)
     if not script.exists():
         raise UsageError(f"There is no script {script}.")
-    modules = frozenset(_collect(script))
-    return ImportScan(modules, _framework(modules), _preload(modules))
+    names, files = _collect(script)
+    modules = frozenset(names)
+    return ImportScan(modules, _framework(modules), _preload(modules), files)
 
 
-def _collect(script: Path) -> set[str]:
+def _collect(script: Path) -> tuple[set[str], tuple[Path, ...]]:
     """Names imported by the script and, through it, by local files; bounded, each file once."""
     found: set[str] = set()
+    files: list[Path] = []
     queue, seen = [script], {script.resolve()}
     while queue and len(seen) <= _FILES:
         path = queue.pop(0)
+        files.append(path)
         names = set(_imports(path))
         found |= names
         for name in sorted(names):
@@ -84,7 +89,7 @@ def _collect(script: Path) -> set[str]:
                 if local.resolve() not in seen:
                     seen.add(local.resolve())
                     queue.append(local)
-    return found
+    return found, tuple(files)
 
 
 def _imports(path: Path) -> Iterator[str]:

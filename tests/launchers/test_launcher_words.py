@@ -11,6 +11,7 @@ from allranks.job.fields import LAUNCHERS as NAMES
 from allranks.job.fields import Job
 from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, SLURM, Place
+from allranks.launchers.horovod import table_lines
 from allranks.shell import Raw, join
 
 HERE = Place(
@@ -45,7 +46,7 @@ LOCAL = {
     f"--main_process_ip 127.0.0.1 --main_process_port 2000 --no_python {RANK} -- {TRAIN}",
     "deepspeed": "deepspeed --num_gpus 2 --master_addr 127.0.0.1 --master_port 2000 "
     f"--no_local_rank --no_python {RANK} -- {TRAIN}",
-    "horovod": f"horovodrun --gloo -np 2 {RANK} -- {TRAIN}",
+    "horovod": f"horovodrun --gloo -np 2 {RANK} --prefix never -- {TRAIN}",
     "mpirun": f"mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -np 2 {RANK} --peers -- {TRAIN}",
     "python": f"python -m allranks.agent ranks --nprocs 1 --mode exec --plain -- {TRAIN}",
 }
@@ -193,8 +194,28 @@ def test_the_local_rank_goes_by_the_scripts_own_spelling(tmp_path: Any) -> None:
 
 
 def test_horovods_server_is_started_by_the_jobs_interpreter() -> None:
-    lines = LAUNCHERS["horovod"].script_lines(plan_of("horovod", "slurm", python="/my env/python"))
-    assert lines[2].startswith("'/my env/python' -m allranks.agent horovod-server ")
+    lines = table_lines(plan_of("horovod", "slurm", python="/my env/python"))
+    assert lines[2].startswith("  '/my env/python' -m allranks.agent horovod-server ")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "fields", "needs"),
+    [
+        ("srun", {}, True),
+        ("fork", {}, True),
+        ("torchrun", {}, True),
+        ("srun", {"mpi": "pmix"}, False),
+        ("srun", {"agent": False}, False),
+        ("mpirun", {}, False),
+        ("python", {}, False),
+    ],
+)
+def test_a_horovod_script_gets_its_table_by_every_launcher_that_is_not_mpi(
+    launcher: str, fields: dict[str, Any], needs: bool
+) -> None:
+    plan = plan_of(launcher, "slurm", framework="horovod", **fields)
+    assert bool(table_lines(plan)) is needs
+    assert not table_lines(plan_of(launcher, "slurm", framework="torch", **fields))
 
 
 def test_a_place_knows_its_agent() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from allranks.agent import binding, placement, preload
 from allranks.agent.attempt import Attempt, stamp
+from allranks.agent.build_locks import check_build_locks
 from allranks.agent.children import Child, Order, Setting, start
 from allranks.agent.console import Console
 from allranks.agent.guard import Guard
@@ -28,6 +29,7 @@ def run_ranks(options: Options) -> object:
     places = placement.place_node(options.nprocs, options.nnodes, options.node_rank, os.environ)
     cpus = binding.bind(_binding(), options.nprocs, _affinity(), os.environ)
     threads = _threads(cpus, options.nprocs)
+    check_build_locks(options.command, os.environ)
     guard = Guard()  # before the preload: a copy of this process is small now
     words = _fork_words(options, threads, guard)
     command = preload.whole_command(options.command)
@@ -49,6 +51,8 @@ def run_rank(options: Options) -> object:
     cpus = binding.bind(setting, place.local_size, allowed, os.environ)[place.local_rank]
     threads = _threads([cpus], 1 if own else place.local_size)
     command = list(options.command)
+    if place.local_rank == 0:
+        check_build_locks(command, os.environ)
     if options.local_rank_arg:
         command.append(f"--{options.local_rank_arg}={place.local_rank}")
     os.environ.setdefault(SESSION, new_session())

@@ -87,9 +87,12 @@ class Derivation:
 
     def _local_rank_option(self) -> str | None:
         """How the script spells the option that older launchers pass, if it takes it at all."""
-        path = Path(self.job.chdir or ".", self.job.script or "")
-        text = path.read_text("utf-8", "replace") if path.is_file() else ""
-        return next((word for word in ("local_rank", "local-rank") if f"--{word}" in text), None)
+        for path in self.imports.files if self.imports else ():
+            text = path.read_text("utf-8", "replace")
+            for word in ("local_rank", "local-rank"):
+                if f"--{word}" in text:
+                    return word
+        return None
 
     def _framework(self) -> str | None:
         asked = self.job.framework or "auto"

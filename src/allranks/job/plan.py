@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from allranks.imports import ImportScan
 from allranks.job.fields import Job
@@ -12,6 +13,9 @@ from allranks.redact import holds_secret
 from allranks.shell import Word
 from allranks.site.model import Site
 from allranks.units import Gpus
+
+if TYPE_CHECKING:
+    from allranks.job.accelerate_config import AccelerateFile
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Plan:
     framework: str | None = None
     local_rank_option: str | None = None
     """``local_rank`` or ``local-rank``, where the script takes such an option."""
+    accelerate_file: AccelerateFile | None = None
+    """Accelerate's settings file, under its launcher."""
 
     @property
     def python(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from allranks.errors import JobError, UsageError
 from allranks.job.derive import derive
 from allranks.job.fields import Job
+from allranks.job.framework_files import check_files
 from allranks.job.layers import Layer, file_layer, find_file, given, merge, site_layer
 from allranks.job.plan import Plan
 from allranks.site.load import find_site, load_site
@@ -39,7 +40,7 @@ def resolve(
     if job.chdir:  # named from here, used elsewhere
         job = replace(job, chdir=str(Path(job.chdir).expanduser().absolute()))
     _check_script(job)
-    return derive(job, origins, site, scheduler)
+    return check_files(derive(job, origins, site, scheduler), scheduler)
 
 
 def _site(name: str | None, detect: bool) -> Site | None:

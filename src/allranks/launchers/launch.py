@@ -26,5 +26,7 @@ class TorchDistributedLaunch(Launcher):
         ]  # fmt: skip
 
     def agent_options(self, plan: Plan) -> list[Word]:
-        # Scripts of the old style declare --local_rank; torch 2 passes --local-rank.
-        return ["--local-rank-arg", plan.local_rank_option or "local-rank"]
+        # Scripts of the old style declare --local_rank; torch 2 passes --local-rank. A script that
+        # was read and declares neither would stop at it, and has LOCAL_RANK.
+        spelling = plan.local_rank_option or ("local-rank" if plan.imports is None else None)
+        return ["--local-rank-arg", spelling] if spelling else []

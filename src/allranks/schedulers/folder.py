@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import allranks
+from allranks.job.deepspeed_config import with_strict_copies
 from allranks.job.plan import Plan
 from allranks.job.record import job_toml, plan_record
 from allranks.redact import redact_words
@@ -53,6 +54,12 @@ def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, Snapshot]:
         )
         return plan, snapshot
     return replace(plan, job=replace(plan.job, script=str(copied.resolve()))), snapshot
+
+
+def keep_strict_files(plan: Plan, run: Run) -> Plan:
+    """A DeepSpeed configuration with comments in it becomes a copy that every reader takes."""
+    args = with_strict_copies(plan, run.path)
+    return plan if args == plan.job.args else replace(plan, job=replace(plan.job, args=args))
 
 
 def keep_versions(plan: Plan, run: Run, python: str | None) -> None:

@@ -15,7 +15,13 @@ from allranks.runs.files import read_json, write_json, write_text
 from allranks.runs.folder import Run
 from allranks.runs.process import note_process
 from allranks.runs.snapshot import Snapshot
-from allranks.schedulers.folder import keep_allranks, keep_code, keep_versions, make_run
+from allranks.schedulers.folder import (
+    keep_allranks,
+    keep_code,
+    keep_strict_files,
+    keep_versions,
+    make_run,
+)
 from allranks.schedulers.local import Watch
 from allranks.script import body_lines, render
 from allranks.slurm.commands import run_slurm
@@ -36,7 +42,7 @@ def submit_plan(plan: Plan, *, made_by: str, python: str | None) -> Submitted:
     """Run folder, script, checks, sbatch."""
     check_syntax(render(plan))
     run = make_run(plan, "slurm")
-    plan, snapshot = keep_code(plan, run, "copy")
+    plan, snapshot = keep_code(keep_strict_files(plan, run), run, "copy")
     if plan.agent:
         keep_allranks(run)
     keep_versions(plan, run, python)
@@ -119,7 +125,7 @@ def _step(plan: Plan) -> list[str]:
 def start_in_allocation(plan: Plan) -> tuple[Run, int]:
     """Run the job script's body by bash inside the allocation around us."""
     run = make_run(plan, "local")  # it lives and ends with this process, not with the allocation
-    plan, _ = keep_code(plan, run, "reference")
+    plan, _ = keep_code(keep_strict_files(plan, run), run, "reference")
     if plan.agent:
         keep_allranks(run)
     script = run.path / "job.sh"

@@ -1,0 +1,187 @@
+"""Accelerate's own settings file: what ``accelerate launch`` would take from it without a word.
+
+Our options win over the file's, so most differences do not matter. Those that do are refused here:
+fewer GPUs than ranks, the CPU where GPUs were asked for, a machine that is none of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from allranks.errors import JobError, UsageError
+from allranks.job.plan import Plan
+
+_KEY = re.compile(r"(?P<key>[A-Za-z_]\w*)\s*:(?:\s+(?P<value>.*))?$")
+_COMMENT = re.compile(r"(^|\s)#.*$")
+OURS = {
+    "--num_processes": "--nprocs",
+    "--num_machines": "--nodes",
+    "--machine_rank": "",
+    "--main_process_ip": "--head or --interface",
+    "--main_process_port": "--port",
+    "--rdzv_backend": "--rendezvous",
+}
+"""What we tell accelerate, and how a job says it."""
+MODES = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--tpu")
+OWN_ENGINES = ("DEEPSPEED", "FSDP", "MEGATRON_LM")
+"""Kinds of training that the file alone names; ``--multi_gpu`` would silently replace them by DDP."""
+
+
+@dataclass(frozen=True)
+class AccelerateFile:
+    """The file as far as a launch needs it."""
+
+    path: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Its plain values as they are written; none for null and for what is nested."""
+    blocks: Mapping[str, str] = field(default_factory=dict)
+    """What is nested below a key, as text."""
+
+    @property
+    def kind(self) -> str:
+        """``distributed_type``: MULTI_GPU, FSDP, NO, …"""
+        return self.values.get("distributed_type", "NO").upper()
+
+    def says(self, key: str) -> bool:
+        """Whether the key is there and true."""
+        return self.values.get(key, "").lower() in ("true", "yes", "on")
+
+
+def find_accelerate_file(plan: Plan) -> AccelerateFile | None:
+    """The file that ``accelerate launch`` would read in this job, if there is one here."""
+    if plan.launcher != "accelerate":
+        return None
+    named = _option(plan, "--config_file")
+    path = Path(plan.job.chdir or ".", named).expanduser() if named else _default(plan)
+    if path.is_file():
+        return read_accelerate_file(path)
+    if named and not plan.job.container:
+        raise UsageError(
+            f"There is no file {named} (--launcher-arg=--config_file={named}).\n"
+            "Make one with: accelerate config --config_file FILE"
+        )
+    return None
+
+
+def read_accelerate_file(path: Path) -> AccelerateFile:
+    """YAML as accelerate writes it, or JSON."""
+    text = path.read_text("utf-8", "replace")
+    if path.suffix == ".json":
+        text = _lines_of_json(text)
+    values, blocks = _read(text)
+    return AccelerateFile(str(path), values, blocks)
+
+
+def check_accelerate_file(plan: Plan) -> Iterator[str]:
+    """Notes; a file or words that contradict the job in what they mean raise ``JobError``."""
+    if plan.launcher != "accelerate":
+        return
+    _check_words(plan)
+    file = plan.accelerate_file
+    if file is None:
+        return
+    for wrong, change in _contradictions(plan, file):
+        raise JobError(f"{file.path}: {wrong}\n{change}")
+    if _option(plan, "--config_file"):
+        yield from _outvoted(plan, file)
+
+
+def _check_words(plan: Plan) -> None:
+    for option, ours in OURS.items():
+        if (value := _option(plan, option)) is not None:
+            hint = f"Use {ours} instead." if ours else "Leave it out: each node gets its own."
+            raise JobError(f"--launcher-arg={option}={value}: allranks gives this itself.\n{hint}")
+    if "--cpu" in plan.job.launcher_args and plan.shape.world_size > 1:
+        raise JobError(
+            f"--launcher-arg=--cpu: accelerate then starts one process, not {plan.shape.world_size}."
+            "\nLeave it out: a job without GPUs trains on the CPUs by itself."
+        )
+
+
+def _contradictions(plan: Plan, file: AccelerateFile) -> Iterator[tuple[str, str]]:
+    """What the file says against the job, with what to do about it."""
+    other = "Choose another file: --launcher-arg=--config_file=FILE"
+    gpus, ranks = plan.shape.gpus_per_node.count, plan.shape.ranks_per_node
+    where = file.values.get("compute_environment", "LOCAL_MACHINE")
+    if where != "LOCAL_MACHINE":
+        yield f"compute_environment is {where}, but the job runs here or on Slurm.", other
+    if file.kind in ("XLA", "TPU"):
+        yield f"distributed_type is {file.kind} (TPUs), but the job has {_ranks(plan)}.", other
+    if gpus and (file.says("use_cpu") or file.kind == "MULTI_CPU"):
+        said = "use_cpu is true" if file.says("use_cpu") else "distributed_type is MULTI_CPU"
+        change = f"Set use_cpu: false and distributed_type: MULTI_GPU there, or --gpus-per-node 0.\n{other}"
+        yield f"{said}, but the job has {gpus} GPUs per node.", change
+    ids = file.values.get("gpu_ids", "all")
+    if gpus and ids != "all" and len(ids.split(",")) < ranks and not _option(plan, "--gpu_ids"):
+        change = "Set gpu_ids: all there, or add --launcher-arg=--gpu_ids=all"
+        yield f"gpu_ids is {ids}, but the job has {ranks} ranks on each node.", change
+    if plan.shape.nodes > 1 and file.says("same_network") and plan.job.rendezvous == "c10d":
+        change = "Set same_network: false there, or use --rendezvous static."
+        yield "same_network is true, with which the nodes do not meet by --rendezvous c10d.", change
+
+
+def _outvoted(plan: Plan, file: AccelerateFile) -> Iterator[str]:
+    """Sizes of a file that the user named, where the job has others."""
+    job = {"num_processes": plan.shape.world_size, "num_machines": plan.shape.nodes}
+    for key, size in job.items():
+        said = file.values.get(key, str(size))
+        if said not in (str(size), "-1"):
+            yield f"{file.path} has {key}: {said}; the job's {size} holds."
+
+
+def _ranks(plan: Plan) -> str:
+    gpus = plan.shape.gpus_per_node.count
+    return f"{gpus} GPUs per node" if gpus else f"{plan.shape.world_size} processes on CPUs"
+
+
+def _option(plan: Plan, name: str) -> str | None:
+    """The value of an option in the launcher's words, however it is written."""
+    words = plan.job.launcher_args
+    spelled = (name, name.replace("_", "-"))
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option in spelled:
+            return value if equals else (words[index + 1] if index + 1 < len(words) else "")
+    return None
+
+
+def _default(plan: Plan) -> Path:
+    env = {**os.environ, **plan.job.env}
+    cache = env.get("XDG_CACHE_HOME") or "~/.cache"
+    home = env.get("HF_HOME") or f"{cache}/huggingface"
+    return Path(home).expanduser() / "accelerate" / "default_config.yaml"
+
+
+def _read(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The flat part of a YAML file; what is indented belongs to the key above it."""
+    values: dict[str, str] = {}
+    blocks: dict[str, str] = {}
+    key = ""
+    for line in text.splitlines():
+        match = _KEY.match(_COMMENT.sub("", line).rstrip())
+        if match is None:
+            if key and line.startswith((" ", "\t", "-")):
+                blocks[key] = blocks.get(key, "") + line + "\n"
+            continue
+        key, value = match["key"], (match["value"] or "").strip().strip("'\"")
+        if value and value not in ("null", "~", "{}", "[]"):
+            values[key] = value
+    return values, blocks
+
+
+def _lines_of_json(text: str) -> str:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ""  # accelerate says itself what is wrong with it
+    pairs = found.items() if isinstance(found, dict) else ()
+    return "".join(
+        f"{key}: {value if isinstance(value, str) else json.dumps(value)}\n"
+        for key, value in pairs
+        if not isinstance(value, (dict, list))
+    )

@@ -1,0 +1,187 @@
+"""DeepSpeed's configuration file, looked at before the job starts.
+
+People write comments and spare commas into it. Some tools take them and some do not, so a job gets a
+copy that is JSON; and a batch size that does not fit the number of processes is told now, not by an
+assertion in every rank after hours in the queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import JobError, UsageError
+from allranks.job.plan import Plan
+from allranks.lenient_json import Correction, LenientJSONError, read_lenient, strict_text
+
+CONFIG = ("--deepspeed_config", "--deepspeed-config")
+"""DeepSpeed's own option. Transformers names the file by ``--deepspeed``, which is a flag elsewhere."""
+
+_ENGINE = re.compile(r"\bdeepspeed\.initialize\(([^)]*)\)")
+# With a model that is split over ranks, fewer batches are in flight than there are processes.
+_SPLITS = re.compile(
+    r"\bmpu\b|pipelinemodule|(tensor|sequence|pipeline|context)_parallel|autotp|megatron|ulysses",
+    re.IGNORECASE,
+)
+TRAIN, MICRO, ACCUMULATION = SIZES = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A file that the script's arguments name, and the word that does."""
+
+    index: int
+    option: str
+    prefix: str
+    """What stands before the path in that word: ``--deepspeed_config=`` or nothing."""
+    value: str
+    path: Path
+
+
+def check_deepspeed_config(plan: Plan, scheduler: str) -> tuple[str, ...]:
+    """What a user should know of the file; raises where the job cannot start with it."""
+    notes: list[str] = []
+    for named in _named(plan):
+        if named.path.is_file():
+            notes += _check(plan, named)
+        elif scheduler == "local" and not plan.job.container:
+            raise UsageError(f"There is no file {named.value} ({named.option}) to read.")
+        else:
+            notes.append(
+                f"{named.value} ({named.option}) is not here, so nothing of it is checked."
+            )
+    return tuple(notes)
+
+
+def with_strict_copies(plan: Plan, folder: Path) -> tuple[str, ...]:
+    """The script's arguments; a file that is not JSON is replaced by a corrected copy in ``folder``."""
+    args = list(plan.job.args)
+    if plan.job.container and not plan.agent:  # then the container does not see the folder
+        return tuple(args)
+    for named in _named(plan):
+        text = _read(named.path) if named.path.is_file() else ""
+        try:
+            strict, corrections = strict_text(text)
+        except LenientJSONError:  # Hjson: DeepSpeed's reader takes it as it is
+            continue
+        if corrections:
+            copy = folder / named.path.name
+            copy = copy.with_name(f"{named.index}-{copy.name}") if copy.exists() else copy
+            copy.write_text(strict, encoding="utf-8")
+            args[named.index] = f"{named.prefix}{copy}"
+    return tuple(args)
+
+
+def _named(plan: Plan) -> Iterator[_Named]:
+    args = plan.job.args
+    for index, word in enumerate(args):
+        option, equals, value = word.partition("=")
+        if option not in (*CONFIG, "--deepspeed"):
+            continue
+        if not equals:
+            index += 1
+            value = args[index] if index < len(args) else ""
+        path = Path(plan.job.chdir or ".", value).expanduser()
+        # DeepSpeed also takes the configuration itself, in base64.
+        if value.endswith(".json") or (value and option in CONFIG and path.is_file()):
+            yield _Named(index, option, f"{option}=" if equals else "", value, path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
+def _check(plan: Plan, named: _Named) -> Iterator[str]:
+    text = _read(named.path)
+    try:
+        value, corrections = read_lenient(text)
+    except LenientJSONError as error:
+        value, corrections = _hjson(text, named, error), []
+    if corrections:
+        yield _told(named, corrections)
+    if not isinstance(value, dict):
+        raise UsageError(f"{named.value} holds no object: DeepSpeed's settings stand in {{ }}.")
+    if why := _wrong_batch(value, plan, named):
+        if not _sure(plan, named, value):
+            yield f"{named.value}: {why}"
+            return
+        raise JobError(f"{named.value}: {why}")
+
+
+def _hjson(text: str, named: _Named, error: LenientJSONError) -> Any:
+    """DeepSpeed itself reads Hjson, which allows still more; where that is installed it decides."""
+    if named.option in CONFIG:
+        with contextlib.suppress(ImportError, ValueError):
+            value = importlib.import_module("hjson").loads(text)
+            if isinstance(value, dict):
+                return value
+    raise UsageError(f"{named.value} is not JSON: {error}") from None
+
+
+def _told(named: _Named, corrections: list[Correction]) -> str:
+    shown = ", ".join(f"line {each.line}: {each.what}" for each in corrections[:4])
+    more = f" and {len(corrections) - 4} more" if len(corrections) > 4 else ""
+    return (
+        f"{named.value} is not strict JSON ({shown}{more}). "
+        "What is run or submitted gets a corrected copy, in its run folder."
+    )
+
+
+def _wrong_batch(value: dict[str, Any], plan: Plan, named: _Named) -> str | None:
+    """Why DeepSpeed would refuse the batch sizes, or None."""
+    if plan.launcher == "python" or "elasticity" in value:
+        return None  # the number of processes is the script's affair, or DeepSpeed's
+    train, micro, steps = (value.get(name) for name in SIZES)
+    if train is None and micro is None:
+        return (
+            f"it has neither {TRAIN} nor {MICRO}; DeepSpeed wants one of them.\n"
+            f'Add the batch of one process: "{MICRO}": 16'
+        ) if named.option in CONFIG else None  # fmt: skip
+    given = [size for size in (train, micro, steps) if size is not None]
+    if train is None or any(type(size) is not int or size < 1 for size in given):
+        return None  # "auto", or for DeepSpeed to judge
+    world = plan.shape.world_size
+    product = (micro or 1) * (steps or 1) * world
+    if train == product or (train % product == 0 and (micro is None or steps is None)):
+        return None
+    return _mismatch(train, micro, steps, world)
+
+
+def _mismatch(train: int, micro: int | None, steps: int | None, world: int) -> str:
+    product = (micro or 1) * (steps or 1) * world
+    factors = [f"{MICRO} {micro}"] if micro else []
+    factors += [f"{ACCUMULATION} {steps}"] if steps else []
+    terms = " × ".join([*factors, f"{world} processes"])
+    if micro and steps:
+        change = f"Set {TRAIN} to {product}, or leave it out: DeepSpeed then works it out."
+        if train % (steps * world) == 0:
+            change += f" Or set {MICRO} to {train // (steps * world)}."
+        elif train % (micro * world) == 0:
+            change += f" Or set {ACCUMULATION} to {train // (micro * world)}."
+        return f"{TRAIN} {train} is not {terms} = {product}.\n{change}"
+    near = max(1, round(train / product)) * product
+    return f"{TRAIN} {train} is not a multiple of {terms} = {product}.\nSet {TRAIN} to {near}."
+
+
+def _sure(plan: Plan, named: _Named, value: dict[str, Any]) -> bool:
+    """Whether the file alone settles the sizes, and every process has a batch of its own."""
+    path = Path(plan.job.chdir or ".", plan.job.script or "")
+    script = path.read_text("utf-8", "replace") if path.is_file() else ""
+    if _SPLITS.search(script) or any(_SPLITS.search(key) for key in value):
+        return False
+    if named.option not in CONFIG:
+        return "transformers" in (plan.imports.modules if plan.imports else ())
+    engine = _ENGINE.search(script)
+    return engine is not None and "config" not in engine[1]

@@ -21,6 +21,10 @@ VERBS = {
     "logs": ("allranks.cli.logs", "Show a run's logs: merged by time, or of some ranks."),
     "cancel": ("allranks.cli.cancel", "End a run."),
     "sites": ("allranks.cli.sites", "Show, write and detect sites: what a cluster has."),
+    "frameworks": (
+        "allranks.cli.frameworks",
+        "Show the frameworks of a Python and what they lack; build Horovod.",
+    ),
     "sandbox": ("allranks.cli.sandbox", "A real Slurm cluster on this machine, to try things on."),
 }
 """Verb → the module that holds it and its line of help. A verb's module is imported when it is used."""

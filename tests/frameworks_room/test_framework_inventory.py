@@ -1,0 +1,146 @@
+"""The rows of ``allranks frameworks``: versions, launchers, what is missing and what to type."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from framework_fakes import CPU_TORCH, horovod_package, package, python_with, target, torch_package
+
+from allranks.cli.frameworks import frameworks
+from allranks.frameworks import inventory, missing
+from allranks.frameworks.inventory import LAUNCHERS, Inventory, Tools, take
+from allranks.frameworks.loads import Answer, ask, ask_horovod
+from allranks.frameworks.programs import Program
+from allranks.frameworks.target import Target
+from allranks.launchers import LAUNCHERS as OURS
+
+
+def test_launchers_that_exist() -> None:
+    assert {name for names in LAUNCHERS.values() for name in names} <= set(OURS)
+
+
+def test_an_empty_python_is_told_what_to_type() -> None:
+    rows = {each.name: each for each in _take(target(), Tools()).frameworks}
+    assert all(each.version is None for each in rows.values())
+    assert rows["torch"].missing[0].command.endswith("pip install torch")
+    assert "frameworks install horovod" in rows["Horovod"].missing[0].command
+    assert "pip install torch &&" in rows["Horovod"].missing[0].command
+
+
+def _take(there: Target, tools: Tools) -> Inventory:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inventory, "look_around", lambda _: tools)
+        return take(there)
+
+
+def test_a_horovod_for_another_torch() -> None:
+    there = target(
+        torch=CPU_TORCH, horovod={"version": "0.28.1", "torch": "2.12.1", "tensorflow": None}
+    )
+    lacks = missing.in_horovod(there, {})
+    assert lacks[0].what == "built for torch 2.12.1, but 2.13.0+cpu is there"
+    assert lacks[0].command.endswith(f"install horovod --force --python {sys.executable}")
+    same = target(torch=CPU_TORCH, horovod={"torch": "2.13.0", "tensorflow": None})
+    assert missing.in_horovod(same, {}) == []
+
+
+def test_a_horovod_that_crashes_is_told() -> None:
+    there = target(torch=CPU_TORCH, horovod={"torch": "2.13.0", "tensorflow": None})
+    lacks = missing.in_horovod(there, {"torch": Answer(problem="import horovod.torch: boom")})
+    assert lacks[0].what == "import horovod.torch: boom"
+
+
+def test_mpirun_only_for_a_horovod_with_mpi() -> None:
+    horovod = {"version": "0.28.1", "torch": "2.13.0", "tensorflow": None}
+    there = target(torch=CPU_TORCH, horovod=horovod)
+    for mpi in (True, False):
+        answers = {"torch": Answer({"gloo": True, "mpi": mpi})}
+        tools = Tools(mpirun=Program("/usr/bin/mpirun", "Open MPI", "4.1.4"), answers=answers)
+        row = next(each for each in _take(there, tools).frameworks if each.name == "Horovod")
+        assert ("mpirun" in row.launchers) is mpi
+
+
+def test_only_launchers_whose_program_is_there() -> None:
+    bare = _take(target(torch=CPU_TORCH, packages={"accelerate": "1.15.0"}), Tools())
+    rows = {each.name: each.launchers for each in bare.frameworks}
+    assert rows["torch"] == ("fork", "srun", "torchrun", "launch", "python")
+    assert "accelerate" in rows["Accelerate"]
+    assert not {"deepspeed", "mpirun"} & set(rows["Accelerate"])
+
+
+def test_keras_3_needs_tf_keras_beside_it() -> None:
+    there = target(packages={"tensorflow": "2.21.0", "keras": "3.15.1"})
+    assert "--no-deps 'tf_keras==2.21.*'" in missing.keras(there)[0].command
+    assert missing.keras(target(packages={"keras": "3.15.1", "tf_keras": "2.21.0"})) == []
+    assert missing.keras(target(packages={"tensorflow": "2.15.0", "keras": "2.15.0"})) == []
+
+
+def test_mpi4py_with_another_mpi_than_mpirun() -> None:
+    there = target(packages={"mpi4py": "4.1.2"})
+    lacks = missing.mpi_library(there, Answer({"library": "Open MPI v4.1.4"}), "MPICH")
+    assert "each process would be alone" in lacks[0].what
+    assert missing.mpi_library(there, Answer({"library": "Open MPI v4.1.4"}), "Open MPI") == []
+    none = missing.mpi_library(there, Answer(problem="cannot load MPI library"), "MPICH")
+    assert "cannot load MPI library" in none[0].what
+
+
+def test_a_crash_and_a_silence_are_told_in_one_line() -> None:
+    there = target()
+    crash = ask(there, "import os; os.kill(os.getpid(), 11)", "import x")
+    assert crash.problem == "import x: it crashed (SIGSEGV)"
+    failed = ask(there, "raise ImportError('libmpi.so.40: cannot open')", "import x")
+    assert failed.problem == "import x: ImportError: libmpi.so.40: cannot open"
+    slow = ask(there, "import time; time.sleep(9)", "import x", limit=0.3)
+    assert slow.problem == "import x did not end within 0 s"
+
+
+def test_horovod_is_asked_alone_even_inside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_RANK", "1")
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
+    env = target().environ()
+    assert "HOROVOD_RANK" not in env
+    assert "SLURM_PROCID" not in env
+    assert env["HOROVOD_NCCL_HOME"] == "/opt/nccl"
+    assert "No module named 'horovod'" in ask_horovod(target(), "torch").problem
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> str:
+    packages = tmp_path / "packages"
+    torch_package(packages, "16ProcessGroupGloo")
+    package(packages, "deepspeed", "0.19.8")
+    horovod_package(packages, pytorch="2.13.0")
+    return python_with(tmp_path, packages)
+
+
+def test_the_table_fits_80_columns(fake: str) -> None:
+    done = CliRunner().invoke(frameworks, ["--python", fake], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^torch +2\.13\.0\+x +CPU, gloo +fork srun", done.output, re.MULTILINE)
+    assert "Horovod: import horovod.torch:" in done.output
+    told = [line for line in done.output.splitlines() if "/" not in line]
+    assert max(map(len, told)) <= 80
+
+
+def test_json_is_stable(fake: str) -> None:
+    done = CliRunner().invoke(frameworks, ["--python", fake, "--json"])
+    data = json.loads(done.output)
+    assert set(data) == {"python", "frameworks", "programs", "mpi_headers"}
+    assert [each["name"] for each in data["frameworks"]] == [
+        "torch", "DeepSpeed", "Accelerate", "transformers", "Horovod", "TensorFlow", "mpi4py",
+        "MPI",
+    ]  # fmt: skip
+    torch = data["frameworks"][0]
+    assert set(torch) == {"name", "version", "built_with", "launchers", "missing"}
+    assert torch["built_with"] == {
+        "cuda": None, "rocm": None, "nccl": False, "gloo": True, "mpi": False,
+    }  # fmt: skip
+    absent = data["frameworks"][3]
+    assert absent["version"] is None
+    assert set(absent["missing"][0]) == {"what", "type"}

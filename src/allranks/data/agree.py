@@ -20,13 +20,13 @@ def connected(size: int) -> bool:
 
 
 def gloo_group() -> Any:
-    """The default group when it is gloo, otherwise one gloo group for this room, made once.
+    """The default group when it is gloo or MPI, otherwise one gloo group for this room, made once.
 
     All ranks must come here together the first time.
     """
     global _made
     world = dist.group.WORLD
-    if dist.get_backend() == "gloo":
+    if dist.get_backend() in ("gloo", "mpi"):
         return world
     own = _made[1]() if _made is not None and _made[0]() is world else None
     if own is None:

@@ -114,6 +114,8 @@ def _at_exit() -> None:
     if abort is not None and "nccl" in str(c10d.get_backend()):
         abort()
         return
+    if c10d.get_backend() == "mpi" and _is_our_mpi():
+        return  # mpi/ending.py ends the job
     # gloo's threads may still let go of a tensor, and one that asks for the interpreter while it
     # ends aborts the process: the exit code of the error would become that of SIGABRT. Ending the
     # group joins them, which waits for peers when an operation is still under way.
@@ -126,9 +128,7 @@ def _start(here: World, backend: str, span: timedelta | None, dist: Any) -> Worl
     """One of four meetings: MPI's own, none (one process), the port found, the port given."""
     options: dict[str, Any] = {} if span is None else {"timeout": span}
     if backend == "mpi":
-        dist.init_process_group("mpi", **options)
-        os.environ.update(here.environment())
-        return here
+        return _start_mpi(here, options, dist)
     options |= {"rank": here.rank, "world_size": here.size}
     if here.size == 1:
         os.environ.update(here.environment())
@@ -155,14 +155,35 @@ def _start(here: World, backend: str, span: timedelta | None, dist: Any) -> Worl
     return here
 
 
+def _start_mpi(here: World, options: dict[str, Any], dist: Any) -> World:
+    """MPI numbers the ranks itself; it must number them as the launcher's variables do."""
+    from allranks.distributed.mpi.world import check_world, compare
+
+    if _is_our_mpi():
+        check_world(here)
+    dist.init_process_group("mpi", **options)
+    try:
+        compare(here, dist.get_rank(), dist.get_world_size())
+    except WorldError:
+        dist.destroy_process_group()
+        raise
+    os.environ.update(here.environment())
+    return here
+
+
+def _is_our_mpi() -> bool:
+    """Whether torch's mpi is the one over mpi4py."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return str(getattr(c10d.ProcessGroupMPI, "__module__", "")).startswith("allranks.")
+
+
 def _backend(here: World, asked: str | None, gpu: int | None, dist: Any) -> str:
     """The backend that can work here. nccl without a GPU becomes gloo, and rank 0 says so."""
     if asked == "mpi" and not dist.is_mpi_available():
-        raise MissingDependencyError(
-            "Backend 'mpi' needs a PyTorch built with MPI, and this one is not (the pip and "
-            "conda builds "
-            "never are). Under mpirun, gloo and nccl work too: leave out the backend."
-        )
+        from allranks.distributed.mpi.register import register
+
+        register()
     if asked is None:
         return "nccl" if gpu is not None and dist.is_nccl_available() else "gloo"
     if "nccl" in asked and (gpu is None or not dist.is_nccl_available()):

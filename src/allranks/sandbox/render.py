@@ -86,6 +86,8 @@ def _daemons(record: Record, layout: Layout, user: str) -> dict[str, str]:
         "CredType": "cred/munge",
         "StateSaveLocation": f"{root}/state",
         "SlurmdSpoolDir": f"{root}/spool/%n",
+        # Nodes share /tmp here; PMIx wants a folder of each node's own.
+        "TmpFS": f"{root}/spool/%n",
         "SlurmctldPidFile": f"{root}/run/slurmctld.pid",
         "SlurmdPidFile": f"{root}/run/%n.pid",
         "SlurmctldLogFile": str(layout.log("slurmctld")),

@@ -1,0 +1,242 @@
+"""What torch gets back from a call, and the thread that does the calls.
+
+MPI's blocking calls are the fast ones, so a thread makes them while the caller computes. A lock tells the
+end: it costs less than an Event, hears Ctrl-C and can be waited for with a time limit, which MPI itself
+does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_SPINS = 200
+_POLL = 0.0005
+late = False
+"""Whether a call of this process was given up: MPI still has it, and would wait for it at the end."""
+
+
+class MpiWork(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignore[misc]
+    """One call under way."""
+
+    def __init__(self, what: str, seconds: float, result: Any) -> None:
+        super().__init__()
+        self.what = what
+        self._seconds = seconds
+        self._result = result
+        self._error: BaseException | None = None
+        self._ended = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._state = threading.Lock()
+        self._future: Any = None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Called once, by whoever did the work."""
+        with self._state:
+            self._error, self._ended = error, True
+            future = self._future
+        self._gate.release()
+        if future is not None:
+            self._settle(future)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until it is done, or the error of it; the time limit is this call's or the group's."""
+        seconds = timeout.total_seconds() if timeout else 0.0
+        self._until(seconds if seconds > 0 else self._seconds)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _until(self, seconds: float) -> None:
+        if not self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            raise too_late(self.what, seconds)
+        self._gate.release()
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._ended
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """What went wrong."""
+        return self._error
+
+    def synchronize(self) -> None:
+        """The same as wait: no stream is involved."""
+        self.wait()
+
+    def result(self) -> Any:
+        """The tensors of the call."""
+        return self._result
+
+    def get_future(self) -> Any:
+        """A future of the tensors; made only when somebody asks, as DDP does."""
+        with self._state:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if not self._ended:
+                    return self._future
+            else:
+                return self._future
+        self._settle(self._future)
+        return self._future
+
+    def _settle(self, future: Any) -> None:
+        if self._error is None:
+            future.set_result(self._result)
+        else:
+            future.set_exception(self._error)
+
+
+class PointWork(MpiWork):
+    """One message under way, which its receiver or sender looks after itself."""
+
+    def __init__(
+        self, what: str, seconds: float, result: Any, done: Callable[[], None], status: Any
+    ) -> None:
+        super().__init__(what, seconds, result)
+        self._done = done
+        self._status = status
+        self._request: Any = None
+        self._look = threading.Lock()
+
+    def posted(self, request: Any) -> None:
+        """MPI has taken it on."""
+        self._request = request
+
+    def test(self) -> bool:
+        """Ask MPI; finishes the work when the message has gone or come."""
+        with self._look:
+            if self._ended:
+                return True
+            try:
+                if not self._request.Test(self._status):
+                    return False
+                self._done()
+            except Exception as error:  # noqa: BLE001  handed to whoever waits
+                self.finish(error)
+            else:
+                self.finish()
+        return True
+
+    def _source_rank(self) -> int:
+        """Who sent it, for a receive from anybody."""
+        return int(self._status.Get_source())
+
+
+class DirectPointWork(PointWork):
+    """A message where MPI lets every thread call it: the waiting thread asks."""
+
+    def _until(self, seconds: float) -> None:
+        deadline, spins = time.monotonic() + seconds, 0
+        while not self.test():
+            spins += 1
+            if spins < _SPINS:
+                os.sched_yield()
+                continue
+            if time.monotonic() > deadline:
+                raise too_late(self.what, seconds)
+            time.sleep(_POLL if spins > 20 * _SPINS else _POLL / 10)
+
+    def is_completed(self) -> bool:
+        return self.test()
+
+    def get_future(self) -> Any:
+        """Futures of messages are rare: a thread of its own waits."""
+        future = super().get_future()
+        threading.Thread(target=self._watch, daemon=True).start()
+        return future
+
+    def _watch(self) -> None:
+        while not self.test():
+            time.sleep(_POLL)
+
+
+class AllOf(MpiWork):
+    """Several works as one, for torch's coalescing."""
+
+    def __init__(self, works: list[MpiWork]) -> None:
+        super().__init__("several calls", 0.0, [])
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return all(work.wait(timeout) for work in self._works)
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+
+def too_late(what: str, seconds: float) -> Exception:
+    """The error of a wait that took too long; a RuntimeError, as the other backends give."""
+    global late
+    late = True
+    kind = getattr(dist, "DistBackendError", RuntimeError)
+    text = (
+        f"{what} did not end within {seconds:g} s: another rank has not made this call, is still "
+        "busy, or is gone. MPI cannot take the call back, so the group is of no more use.\n"
+        "For more time: init(timeout=SECONDS)."
+    )
+    error: Exception = kind(text)
+    return error
+
+
+class Worker:
+    """One thread that does calls in the order in which they came."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[Callable[[], PointWork | None] | None] = SimpleQueue()
+        self._messages: list[PointWork] = []
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    def put(self, job: Callable[[], PointWork | None]) -> None:
+        """Do this after what is waiting. A message that it returns is looked after until it is done."""
+        self._jobs.put(job)
+
+    def call(self, job: Callable[[], Any]) -> Any:
+        """Do this in the thread, and wait for what it returns."""
+        answer: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+        def ask() -> None:
+            try:
+                answer.put((job(), None))
+            except BaseException as error:  # noqa: BLE001  raised again for the caller
+                answer.put((None, error))
+
+        self.put(ask)
+        value, error = answer.get()
+        if error is not None:
+            raise error
+        return value
+
+    def stop(self, seconds: float) -> bool:
+        """End after what is waiting; False when a call is still under way then."""
+        self._jobs.put(None)
+        if self.thread is not threading.current_thread():
+            self.thread.join(min(seconds, threading.TIMEOUT_MAX))
+        return not self.thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=_POLL if self._messages else None)
+            except Empty:
+                self._messages = [each for each in self._messages if not each.test()]
+                continue
+            if job is None:
+                return
+            message = job()
+            if message is not None:
+                self._messages.append(message)

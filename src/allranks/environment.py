@@ -13,12 +13,33 @@ from allranks.redact import holds_secret
 from allranks.shell import Raw, Word, join, quote
 
 MODULE_COMMAND = (
-    "if ! type -t module >/dev/null; then  # batch shells are no login shells",
-    "  for file in /etc/profile.d/{modules,lmod,z00_lmod}.sh; do",
-    '    if [[ -r $file ]]; then source "$file"; break; fi',
-    "  done",
+    "# A batch shell is no login shell: it may not know the module command yet.",
+    'for file in "${MODULESHOME-}/init/bash" /etc/profile.d/{modules,lmod,z00_lmod}.sh \\',
+    "  /usr/share/{lmod/lmod,modules,Modules}/init/bash; do",
+    "  if type -t module >/dev/null; then break; fi",
+    '  if [[ -r $file ]]; then source "$file" || true; fi',
+    "done",
+    "if ! type -t module >/dev/null; then",
+    '  echo "No module command on $HOSTNAME: set MODULESHOME to where Modules or Lmod is installed." >&2',
+    "  exit 1",
     "fi",
 )
+
+
+FIND_CONDA = (
+    'conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in its PATH',
+    'conda_root=$("$conda" info --base)',
+)
+
+CLEANING = frozenset({"--cleanenv", "-e", "--containall", "-C"})
+"""Words by which a container starts without the variables outside."""
+
+CARRIED = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "OMP_NUM_THREADS", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ACCELERATE_USE_CPU",
+)  # fmt: skip
+CARRIED_PREFIXES = ("ALLRANKS_", "SLURM_", "NCCL_", "GLOO_", "HOROVOD_", "PMI")
+"""What a rank cannot do without in such a container."""
 
 
 def setup_lines(job: Job) -> list[str]:
@@ -29,6 +50,12 @@ def setup_lines(job: Job) -> list[str]:
         if job.module_purge is not False:
             lines.append("module purge")
         lines += [join(["module", "load", name]) for name in job.modules]
+        lines += [
+            f"wanted=({join(job.modules)})",
+            'for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code',
+            '  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"$name"[:/]* ]]; then exit 1; fi',
+            "done",
+        ]
     elif job.module_purge:
         lines += [*MODULE_COMMAND, "module purge"]
     lines += [f"source {quote(_file(file))}" for file in job.setup]
@@ -44,8 +71,10 @@ def activation_lines(job: Job) -> list[str]:
     if job.conda:
         root = quote(_file(job.conda_root)) if job.conda_root else '"$conda_root"'
         if not job.conda_root:
-            lines.append("conda_root=$(conda info --base)")  # a line of its own: it ends the job
-        lines += [f"source {root}/etc/profile.d/conda.sh", join(["conda", "activate", job.conda])]
+            lines += FIND_CONDA
+        # || exit: scripts of packages that the activation sources may fail, the activation may not.
+        activate = join(["conda", "activate", job.conda])
+        lines += [f"source {root}/etc/profile.d/conda.sh", f"{activate} || exit"]
     if job.venv:
         lines.append(f"source {quote(_file(job.venv))}/bin/activate")
     if job.uv:
@@ -63,9 +92,47 @@ def variable_lines(job: Job) -> list[str]:
     ]
 
 
+def open_names(job: Job) -> list[str]:
+    """The job's variables that may be seen on a command line. PATH is the container's own affair."""
+    return [
+        name for name, value in job.env.items() if name != "PATH" and not holds_secret(name, value)
+    ]
+
+
 def inner_lines(job: Job) -> list[str]:
     """What runs inside the container before the command."""
     return [*job.container_setup, *activation_lines(job)]
+
+
+def cleans(job: Job) -> bool:
+    """Whether the container is asked to start without the variables outside."""
+    asked = bool(CLEANING & set(job.container_args))
+    return asked and bool(job.container) and job.container_runtime != "pyxis"
+
+
+def carry_lines(job: Job) -> list[str]:
+    """A function that gathers what must go in all the same, as words of ``env``.
+
+    Not by the runtime's own APPTAINERENV_…, whose values a shell would expand; but secrets must not
+    stand on a command line.
+    """
+    mine = open_names(job)
+    secrets = [name for name in job.env if name not in (*mine, "PATH")]
+    names = dict.fromkeys([*CARRIED, *mine])
+    prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in CARRIED_PREFIXES)
+    prefix = f"{(job.container_runtime or 'apptainer').upper()}ENV_"
+    return [
+        "carry() {  # the container starts without our variables: those that the ranks need go in by name",
+        "  local name",
+        "  carried=()",
+        f"  for name in {join(names)} \\",
+        f"    {prefixes}; do",
+        '    if [[ -v $name ]]; then carried+=("$name=${!name}"); fi',
+        "  done",
+        *(f'  export {prefix}{name}="${name}"  # a secret: on no command line' for name in secrets),
+        "}",
+        "export -f carry",
+    ]
 
 
 def apptainer_words(job: Job, vendor: str, gpus: bool, binds: list[Word]) -> list[Word]:
@@ -75,18 +142,25 @@ def apptainer_words(job: Job, vendor: str, gpus: bool, binds: list[Word]) -> lis
         words.append("--rocm" if vendor == "amd" else "--nv")
     for bind in [*binds, *job.binds]:
         words += ["--bind", bind]
-    return [*words, *job.container_args, job.container or "", *inner_words(job)]
+    carried = ["env", Raw('"${carried[@]}"')] if cleans(job) else []
+    return [*words, *job.container_args, job.container or "", *carried, *inner_words(job)]
 
 
 def pyxis_options(job: Job, own: Raw) -> list[Word]:
     """srun's options of the pyxis plug-in; ``own`` are the mounts that every job needs."""
     mounts = [own, *(bind if ":" in bind else f"{bind}:{bind}" for bind in job.binds)]
     return [
-        f"--container-image={job.container}",
+        _image_option(job.container or ""),
         Raw("--container-mounts=" + ",".join(quote(mount) for mount in mounts)),
         Raw('--container-workdir="$PWD"'),
         *job.container_args,
     ]
+
+
+def _image_option(image: str) -> Word:
+    """pyxis takes what does not start with a slash or a dot for an image of a registry."""
+    file = image.endswith((".sqsh", ".sqfs", ".squashfs")) and not image.startswith(("/", "."))
+    return Raw(f'--container-image="$PWD"/{quote(image)}') if file else f"--container-image={image}"
 
 
 def inner_words(job: Job) -> list[Word]:

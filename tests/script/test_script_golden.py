@@ -65,6 +65,10 @@ ODD: dict[str, dict[str, Any]] = {
     "program": {"script": "gmx_mpi", "launcher": "torchrun"},
     "module": {"script": "pkg.train", "module": True, "launcher": "launch"},
     "tensorflow": {"framework": "tensorflow"},
+    "cleaned": {
+        "launcher": "torchrun", "container": "i.sif", "container_args": ["--cleanenv"],
+        "env": {"DATA": "/my data", "MY_KEY": "s"}, "venv": "/env",
+    },
     "every-directive": {
         "name": "a job", "partition": "gpu", "account": "p1", "qos": "high", "constraint": "a100&ib",
         "reservation": "r", "exclusive": True, "nodelist": "n[1-2]", "exclude": "n9", "array": "0-9%2",

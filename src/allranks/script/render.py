@@ -9,13 +9,18 @@ from __future__ import annotations
 from allranks._version import __version__
 from allranks.environment import (
     apptainer_words,
+    carry_lines,
+    cleans,
     inner_words,
+    open_names,
     pyxis_options,
     setup_lines,
     variable_lines,
 )
+from allranks.errors import JobError
 from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, SLURM
+from allranks.launchers.horovod import table_lines
 from allranks.script.binding import agent_binding, srun_binding
 from allranks.script.directives import directive_lines
 from allranks.script.rendezvous import (
@@ -108,8 +113,10 @@ def _environment(plan: Plan) -> list[str]:
     if "OMP_NUM_THREADS" not in job.env:
         lines.append(f"export OMP_NUM_THREADS={_threads(plan)}")
     if words := _container(plan):
-        lines += ["inside() {  # run a command in the container", f'  {join(words)} "$@"', "}"]
-        lines.append("export -f inside")
+        carry = ["  carry"] if cleans(job) else []
+        lines += carry_lines(job) if carry else []
+        lines += ["inside() {  # run a command in the container", *carry, f'  {join(words)} "$@"']
+        lines += ["}", "export -f inside"]
     return lines
 
 
@@ -194,6 +201,8 @@ def _task(plan: Plan) -> list[str]:
         lines.append("trap '' USR1 USR2  # meant for the ranks; the launcher would die of them")
     if _set_up_in_task(plan):
         lines = ["set -eo pipefail", *setup_lines(plan.job), *lines]
+    if cleans(plan.job):
+        lines.append("carry")
     if plan.agent and launcher.wraps_ranks:
         agent = join(
             [plan.python, "-m", "allranks.agent", "rank", *launcher.agent_options(plan), "--"]
@@ -211,12 +220,15 @@ def _task(plan: Plan) -> list[str]:
 def _launch(plan: Plan, step: Words) -> list[str]:
     launcher = LAUNCHERS[plan.launcher]
     if launcher.through_srun:
-        command = join([*_srun(plan, step), "bash", "-c", "task"])
+        command = join([*_srun(plan, step), "bash", "-c", *_call(plan)])
     else:
+        _refuse_cleaning(plan)
         start, *rest = launcher.words(plan, SLURM)
         command = fold([start, *rest[:-1], [*_container(plan), *rest[-1]]])
     network = [] if launcher.through_srun or plan.shape.nodes == 1 else INTERFACE
-    lines = [*network, *launcher.script_lines(plan), "code=0"]
+    lines = [*network, *table_lines(plan), *launcher.script_lines(plan), "code=0"]
+    if _pyxis(plan):
+        lines.append("# The image's own variables win over ours, so these are said again inside.")
     options, _, signal = (plan.job.signal or "").rpartition(":")
     if "B" not in options:
         return [*lines, f"{command} || code=$?"]
@@ -229,6 +241,24 @@ def _launch(plan: Plan, step: Words) -> list[str]:
         "passed=1",
         'while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait',
     ]
+
+
+def _call(plan: Plan) -> list[Word]:
+    """How a task's shell calls the function; pyxis lets the image's variables win, so ours come as words."""
+    if not _pyxis(plan):
+        return ["task"]
+    names = ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"]
+    names += ["PYTHONPATH"] if _uses_agent(plan) else []
+    names += [name for name in open_names(plan.job) if name not in names]
+    return ['export "$@"; task', "task", *(Raw(f'"{name}=${name}"') for name in names)]
+
+
+def _refuse_cleaning(plan: Plan) -> None:
+    if cleans(plan.job):
+        raise JobError(
+            f"{join(plan.job.container_args)} with --launcher {plan.launcher}: the ranks know each other by "
+            "variables that would not reach them.\nLeave it out, or use --launcher srun."
+        )
 
 
 def _srun(plan: Plan, step: Words) -> list[Word]:

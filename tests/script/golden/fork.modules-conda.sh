@@ -31,17 +31,27 @@ TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": 
   >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
 
 # --- Environment -------------------------------------------------------------
-if ! type -t module >/dev/null; then  # batch shells are no login shells
-  for file in /etc/profile.d/{modules,lmod,z00_lmod}.sh; do
-    if [[ -r $file ]]; then source "$file"; break; fi
-  done
+# A batch shell is no login shell: it may not know the module command yet.
+for file in "${MODULESHOME-}/init/bash" /etc/profile.d/{modules,lmod,z00_lmod}.sh \
+  /usr/share/{lmod/lmod,modules,Modules}/init/bash; do
+  if type -t module >/dev/null; then break; fi
+  if [[ -r $file ]]; then source "$file" || true; fi
+done
+if ! type -t module >/dev/null; then
+  echo "No module command on $HOSTNAME: set MODULESHOME to where Modules or Lmod is installed." >&2
+  exit 1
 fi
 module purge
 module load gcc/12
 module load cuda/12.4
-conda_root=$(conda info --base)
+wanted=(gcc/12 cuda/12.4)
+for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code
+  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"$name"[:/]* ]]; then exit 1; fi
+done
+conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in its PATH
+conda_root=$("$conda" info --base)
 source "$conda_root"/etc/profile.d/conda.sh
-conda activate torch
+conda activate torch || exit
 export DATA='/my data'
 export OMP_NUM_THREADS=2
 

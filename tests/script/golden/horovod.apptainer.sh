@@ -102,12 +102,17 @@ exec "$@"' inside "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
 export -f task
 
 # --- Launch ------------------------------------------------------------------
-# Horovod's ranks find each other through a small server on the first node.
-export HOROVOD_GLOO_RENDEZVOUS_ADDR=$MASTER_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT=$((MASTER_PORT + 1))
-inside python -m allranks.agent horovod-server \
-  --host "$MASTER_ADDR" --port "$HOROVOD_GLOO_RENDEZVOUS_PORT" &
-horovod_server=$!
-trap 'kill "$horovod_server"' EXIT
+# Horovod's ranks find each other through a small table that is served from here.
+if ! read -r HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT < <(
+  inside python -m allranks.agent horovod-server \
+    --host "$MASTER_ADDR" --port "$((MASTER_PORT + 1))"
+); then
+  echo "Horovod's ranks could not meet: allranks must be installed where the job runs." >&2
+  exit 1
+fi
+horovod_table=$!
+trap 'kill "$horovod_table" 2>/dev/null || true' EXIT
+export HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT
 code=0
 srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task || code=$?
 

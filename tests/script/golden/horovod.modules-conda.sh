@@ -31,17 +31,27 @@ TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": 
   >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
 
 # --- Environment -------------------------------------------------------------
-if ! type -t module >/dev/null; then  # batch shells are no login shells
-  for file in /etc/profile.d/{modules,lmod,z00_lmod}.sh; do
-    if [[ -r $file ]]; then source "$file"; break; fi
-  done
+# A batch shell is no login shell: it may not know the module command yet.
+for file in "${MODULESHOME-}/init/bash" /etc/profile.d/{modules,lmod,z00_lmod}.sh \
+  /usr/share/{lmod/lmod,modules,Modules}/init/bash; do
+  if type -t module >/dev/null; then break; fi
+  if [[ -r $file ]]; then source "$file" || true; fi
+done
+if ! type -t module >/dev/null; then
+  echo "No module command on $HOSTNAME: set MODULESHOME to where Modules or Lmod is installed." >&2
+  exit 1
 fi
 module purge
 module load gcc/12
 module load cuda/12.4
-conda_root=$(conda info --base)
+wanted=(gcc/12 cuda/12.4)
+for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code
+  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"$name"[:/]* ]]; then exit 1; fi
+done
+conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in its PATH
+conda_root=$("$conda" info --base)
 source "$conda_root"/etc/profile.d/conda.sh
-conda activate torch
+conda activate torch || exit
 export DATA='/my data'
 export OMP_NUM_THREADS=8
 
@@ -104,12 +114,17 @@ task() {
 export -f task
 
 # --- Launch ------------------------------------------------------------------
-# Horovod's ranks find each other through a small server on the first node.
-export HOROVOD_GLOO_RENDEZVOUS_ADDR=$MASTER_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT=$((MASTER_PORT + 1))
-python -m allranks.agent horovod-server \
-  --host "$MASTER_ADDR" --port "$HOROVOD_GLOO_RENDEZVOUS_PORT" &
-horovod_server=$!
-trap 'kill "$horovod_server"' EXIT
+# Horovod's ranks find each other through a small table that is served from here.
+if ! read -r HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT < <(
+  python -m allranks.agent horovod-server \
+    --host "$MASTER_ADDR" --port "$((MASTER_PORT + 1))"
+); then
+  echo "Horovod's ranks could not meet: allranks must be installed where the job runs." >&2
+  exit 1
+fi
+horovod_table=$!
+trap 'kill "$horovod_table" 2>/dev/null || true' EXIT
+export HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT
 code=0
 srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task || code=$?
 

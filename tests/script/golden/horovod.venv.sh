@@ -95,12 +95,17 @@ task() {
 export -f task
 
 # --- Launch ------------------------------------------------------------------
-# Horovod's ranks find each other through a small server on the first node.
-export HOROVOD_GLOO_RENDEZVOUS_ADDR=$MASTER_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT=$((MASTER_PORT + 1))
-python -m allranks.agent horovod-server \
-  --host "$MASTER_ADDR" --port "$HOROVOD_GLOO_RENDEZVOUS_PORT" &
-horovod_server=$!
-trap 'kill "$horovod_server"' EXIT
+# Horovod's ranks find each other through a small table that is served from here.
+if ! read -r HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT < <(
+  python -m allranks.agent horovod-server \
+    --host "$MASTER_ADDR" --port "$((MASTER_PORT + 1))"
+); then
+  echo "Horovod's ranks could not meet: allranks must be installed where the job runs." >&2
+  exit 1
+fi
+horovod_table=$!
+trap 'kill "$horovod_table" 2>/dev/null || true' EXIT
+export HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT
 code=0
 srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task || code=$?
 

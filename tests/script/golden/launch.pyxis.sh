@@ -91,7 +91,8 @@ export -f task
 
 # --- Launch ------------------------------------------------------------------
 code=0
-srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 '--container-image=nvcr.io#nvidia/pytorch:24.10' --container-mounts="$PWD:$PWD,$ALLRANKS_RUN_DIR:$ALLRANKS_RUN_DIR",/data:/data --container-workdir="$PWD" bash -c task || code=$?
+# The image's own variables win over ours, so these are said again inside.
+srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 '--container-image=nvcr.io#nvidia/pytorch:24.10' --container-mounts="$PWD:$PWD,$ALLRANKS_RUN_DIR:$ALLRANKS_RUN_DIR",/data:/data --container-workdir="$PWD" bash -c 'export "$@"; task' task "MASTER_ADDR=$MASTER_ADDR" "MASTER_PORT=$MASTER_PORT" "WORLD_SIZE=$WORLD_SIZE" "LOCAL_WORLD_SIZE=$LOCAL_WORLD_SIZE" "OMP_NUM_THREADS=$OMP_NUM_THREADS" "PYTHONPATH=$PYTHONPATH" || code=$?
 
 # --- End ---------------------------------------------------------------------
 if ((code != 0)); then  # show the first error, leave with its code

@@ -75,13 +75,22 @@ export PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"
 # --- What every task runs ----------------------------------------------------
 task() {
   set -eo pipefail
-  if ! type -t module >/dev/null; then  # batch shells are no login shells
-    for file in /etc/profile.d/{modules,lmod,z00_lmod}.sh; do
-      if [[ -r $file ]]; then source "$file"; break; fi
-    done
+  # A batch shell is no login shell: it may not know the module command yet.
+  for file in "${MODULESHOME-}/init/bash" /etc/profile.d/{modules,lmod,z00_lmod}.sh \
+    /usr/share/{lmod/lmod,modules,Modules}/init/bash; do
+    if type -t module >/dev/null; then break; fi
+    if [[ -r $file ]]; then source "$file" || true; fi
+  done
+  if ! type -t module >/dev/null; then
+    echo "No module command on $HOSTNAME: set MODULESHOME to where Modules or Lmod is installed." >&2
+    exit 1
   fi
   module purge
   module load cuda
+  wanted=(cuda)
+  for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code
+    if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"$name"[:/]* ]]; then exit 1; fi
+  done
   export NODE_RANK=$SLURM_NODEID
   if [[ -n $interface && -e /sys/class/net/$interface ]]; then
     export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from allranks.distributed.model import World
-from allranks.distributed.rendezvous import format_endpoint
+from allranks.distributed.rendezvous import FIRST_PORT, LAST_PORT, derived_port, format_endpoint
 from allranks.errors import UsageError, WorldError
 
 
@@ -16,16 +17,22 @@ def framework_variables(
     """TF_CONFIG for ``tensorflow``, HOROVOD_* (gloo) for ``horovod``, nothing for torch or "".
 
     ``hosts`` holds one name per node in node order, or one per rank where nodes differ in their
-    number of ranks or ranks go round the nodes. ``port`` is TensorFlow's first port on each node,
-    or that of Horovod's rendezvous server; the master port when left out.
+    number of ranks or ranks go round the nodes. ``port`` is TensorFlow's first port on each node
+    (behind the master port when left out, since torch may be there), or that of Horovod's
+    rendezvous server (the master port when left out).
     """
     if framework in ("", "torch"):
         return {}
-    number = port if port is not None else world.endpoint()[1]
     if framework == "tensorflow":
-        return {"TF_CONFIG": _tf_config(world, _host_per_rank(world, hosts), number)}
+        first = _first_port(world) if port is None else port
+        workers = _endpoints(_host_per_rank(world, hosts), first)
+        return {"TF_CONFIG": tf_config(workers, world.rank)}
     if framework == "horovod":
-        return _horovod(world, _host_per_rank(world, hosts), number)
+        from allranks.distributed.horovod import gloo_variables
+
+        number = port if port is not None else world.endpoint()[1]
+        named = replace(world, host=_host_per_rank(world, hosts)[world.rank])
+        return gloo_variables(named, world.endpoint()[0], number)
     raise UsageError(f"Framework '{framework}' is not known. Use torch, tensorflow or horovod.")
 
 
@@ -41,30 +48,24 @@ def _host_per_rank(world: World, hosts: Sequence[str]) -> list[str]:
     )
 
 
-def _tf_config(world: World, hosts: list[str], port: int) -> str:
+def tf_config(workers: list[str], rank: int) -> str:
+    """TF_CONFIG for one worker of ``host:port`` each."""
+    task = {"type": "worker", "index": rank}
+    return json.dumps({"cluster": {"worker": workers}, "task": task})
+
+
+def _endpoints(hosts: list[str], port: int) -> list[str]:
     """One worker per rank; each takes the next port of its host."""
     seen: dict[str, int] = {}
     workers = []
     for host in hosts:
         workers.append(format_endpoint(host, port + seen.get(host, 0)))
         seen[host] = seen.get(host, 0) + 1
-    task = {"type": "worker", "index": world.rank}
-    return json.dumps({"cluster": {"worker": workers}, "task": task})
+    return workers
 
 
-def _horovod(world: World, hosts: list[str], port: int) -> dict[str, str]:
-    """What horovodrun sets for gloo. The server at that address is the launcher's to start."""
-    values = {
-        "RANK": world.rank,
-        "SIZE": world.size,
-        "LOCAL_RANK": world.local_rank,
-        "LOCAL_SIZE": world.local_size,
-        "CROSS_RANK": world.node_rank,
-        "CROSS_SIZE": world.nodes,
-        "HOSTNAME": hosts[world.rank],
-        "GLOO_RENDEZVOUS_ADDR": world.endpoint()[0],
-        "GLOO_RENDEZVOUS_PORT": port,
-        "CONTROLLER": "gloo",
-        "CPU_OPERATIONS": "gloo",
-    }
-    return {f"HOROVOD_{name}": str(value) for name, value in values.items()}
+def _first_port(world: World) -> int:
+    """The port behind the master port; in our range where that one is torchrun's, out of it."""
+    port = world.endpoint()[1] + 1
+    fits = port >= FIRST_PORT and port + world.local_size <= LAST_PORT
+    return port if fits else derived_port(f"tensorflow/{port}")

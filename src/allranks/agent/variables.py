@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from allranks.agent.placement import Place
+from allranks.errors import WorldError
 
 SESSION = "ALLRANKS_SESSION"
 
@@ -19,21 +20,33 @@ def rank_environment(place: Place, base: Mapping[str, str], threads: int) -> dic
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.setdefault("ALLRANKS_LAUNCHER", place.launcher)
     framework = env.get("ALLRANKS_FRAMEWORK", "")
-    if framework in ("tensorflow", "horovod"):
-        from allranks.distributed import World, framework_variables
+    if framework == "tensorflow":
+        from allranks.agent.tensorflow import tensorflow_variables
 
-        env.update(framework_variables(World(**place._asdict()), framework, hosts(place, env)))
+        env.update(tensorflow_variables(place, env))
+    if framework == "horovod" or env.get("HOROVOD_GLOO_RENDEZVOUS_PORT"):
+        from allranks.agent.tensorflow import legacy_keras
+
+        env.update(legacy_keras(env))
+        env.update(horovod_variables(place, env))
     return env
 
 
-def hosts(place: Place, env: Mapping[str, str]) -> list[str]:
-    """The nodes of the step in their order, for the frameworks that want them all named."""
-    if place.nodes == 1:
-        return [place.master_addr or "127.0.0.1"]
-    listed = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
-    from allranks.distributed.nodelist import expand
+def horovod_variables(place: Place, env: Mapping[str, str]) -> dict[str, str]:
+    """Where a table is served, what its ranks must know. horovodrun has told its ranks already, and
+    mpirun's ask MPI, if their Horovod can."""
+    from allranks.distributed import horovod
 
-    return expand(listed)
+    address, port = env.get(horovod.ADDRESS), env.get(horovod.PORT)
+    if address and port and not horovod.is_told(place, env):
+        told = horovod.gloo_variables(place, address, int(port))
+        return told | horovod.network_variables(address, env)
+    if not port and (why := horovod.misfit(env)):
+        raise WorldError(
+            f"{why}: each rank would train alone.\n"
+            "Use --launcher horovod, or build it again with that MPI: allranks frameworks install horovod"
+        )
+    return {}
 
 
 def new_session() -> str:

@@ -56,6 +56,8 @@ class Launcher(ABC):
     name: ClassVar[str]
     module: ClassVar[str | None] = None
     """Python module that must be importable in the job's environment."""
+    install: ClassVar[str] = ""
+    """How to get it, where pip alone does not."""
     through_srun: ClassVar[bool] = True
     """False: the command runs once, on the first node, and reaches the others by itself."""
     survives_signals: ClassVar[bool] = False

@@ -6,7 +6,7 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slurm-versions check format docs bench system clean
+.PHONY: help demo test test-slurm-versions test-frameworks check format docs bench system clean
 
 help:  ## show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,10 @@ test: system $(VENV)/test  ## run all tests; what cannot run here is skipped wit
 
 test-slurm-versions: system $(VENV)/test  ## a slow leg: Slurm 24.11 and 26.05 for real (as root)
 	$(BIN)/python -m pytest -m slow tests/versions --timeout 1500 $(ARGS)
+
+test-frameworks: $(VENV)/test  ## a slow leg: Horovod, TensorFlow, DeepSpeed, MPI, containers for real
+	@bash scripts/system-packages frameworks
+	$(BIN)/python -m pytest -m slow tests/frameworks --timeout 900 $(ARGS)
 
 check: $(VENV)/check  ## lint, format and types
 	$(BIN)/ruff check .

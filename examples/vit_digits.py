@@ -4,6 +4,8 @@ python examples/vit_digits.py
 python examples/vit_digits.py --nprocs 2
 allranks run --nprocs 2 examples/vit_digits.py
 torchrun --nproc-per-node 2 examples/vit_digits.py
+allranks run --nprocs 2 examples/vit_digits.py --strategy fsdp
+allranks run --nprocs 2 examples/vit_digits.py --strategy deepspeed --deepspeed_config ds_config.json
 """
 
 import argparse
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from allranks import TrainConfig, Trainer, world
+from allranks.strategies import DeepSpeed
 
 try:
     from sklearn.datasets import load_digits
@@ -70,11 +73,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a Vision Transformer on digits.")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--nprocs", type=int, help="processes; a launcher's own number wins")
-    parser.add_argument("--strategy", default="auto", help="auto, single, ddp or fsdp")
+    parser.add_argument("--strategy", default="auto", help="auto, single, ddp, fsdp or deepspeed")
+    parser.add_argument("--deepspeed_config", help="a ds_config.json; without it ZeRO stage 1")
     parser.add_argument("--batch", type=int, default=64, help="over all processes together")
     parser.add_argument("--lr", type=float, default=6e-3)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    strategy = args.strategy
+    if args.deepspeed_config:
+        strategy = DeepSpeed(args.deepspeed_config)
 
     torch.manual_seed(args.seed)
     train, val, test = digits()
@@ -87,7 +94,7 @@ def main() -> None:
     config = TrainConfig(
         epochs=args.epochs,
         nprocs=args.nprocs,
-        strategy=args.strategy,
+        strategy=strategy,
         batch_size_is="global",
         seed=args.seed,
         print_every=max(1, args.epochs // 10),

@@ -22,7 +22,7 @@ OTHERS = {"sandbox.md"}
 PAGES = [
     path
     for path in (
-        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
     )

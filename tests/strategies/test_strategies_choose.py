@@ -98,7 +98,8 @@ def test_single_with_ranks_would_train_separately(single: Any) -> None:
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"one of single, ddp, fsdp, auto\. Did you mean 'fsdp'\?"):
+    known = "single, ddp, fsdp, deepspeed, horovod, auto"
+    with pytest.raises(UsageError, match=rf"one of {known}\. Did you mean 'fsdp'\?"):
         chosen("fsdp2", big(1e6))
-    with pytest.raises(UsageError, match=r"must be one of single, ddp, fsdp, auto\.$"):
-        chosen("horovod", big(1e6))
+    with pytest.raises(UsageError, match=rf"must be one of {known}\.$"):
+        chosen("megatron", big(1e6))

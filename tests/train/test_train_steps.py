@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from trainer_rig import line, points, quiet  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
@@ -204,3 +204,13 @@ def test_own_steps_compute_in_the_precision_that_was_asked_for(own: str) -> None
     step = manual if own == "training_step" else custom
     Trainer(model, optimizer, quiet(precision="bf16"), **{own: step}).fit(DataLoader(points(), 8))
     assert set(seen) == {torch.bfloat16}
+
+
+def test_sparse_gradients_are_stepped_without_fused_kernels() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(4, 1, sparse=True), nn.Flatten(0))
+    data = TensorDataset(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    trainer = Trainer(model, optimizer, quiet(epochs=40))
+    trainer.fit(DataLoader(data, 2))
+    assert trainer.metrics["train_loss"] < 1e-3

@@ -37,9 +37,12 @@ def run(**parameters: Any) -> None:
 
 def _here(parameters: dict[str, Any]) -> int:
     from allranks.cli.planning import job_python, make_plan
+    from allranks.schedulers.activation import left_alone
     from allranks.schedulers.local import local_gpus, machine_layer, start_here
 
     plan = make_plan(parameters, "local", between=(machine_layer(local_gpus()),))
+    if note := left_alone(plan):
+        click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
     folder, code = start_here(plan, plan.job.python or job_python(), show=parameters["show"])
     _say_where(folder)
     return code

@@ -29,6 +29,8 @@ from allranks.distributed.variables import (
 )
 from allranks.errors import WorldError
 
+_LAUNCHES = ("PMIX_NAMESPACE", "I_MPI_HYDRA_UUID", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+"""Variables that differ between two launches of one user on one machine."""
 _OUTER = (frameworks.read_horovod, mpi.read, frameworks.read_tensorflow, slurm.read)
 
 
@@ -50,7 +52,7 @@ def launch_id(env: Env) -> str:
         parts = [job, str(step), env.get("SLURM_RESTART_COUNT", "0")]
     else:
         parts = [str(os.getuid())]
-    parts += [env.get(name, "") for name in ("PMIX_NAMESPACE", "I_MPI_HYDRA_UUID")]
+    parts += [env.get(name, "") for name in _LAUNCHES]
     if given(env, "PMI_RANK") and number(env, "MPI_LOCALNRANKS") == number(env, "PMI_SIZE"):
         parts.append(hydra_proxy())
     return "/".join(parts)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,10 +22,13 @@ from allranks.errors import MissingDependencyError
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, Launcher, Place
+from allranks.launchers.horovod import needs_table
 from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
 from allranks.runs.process import note_process
-from allranks.schedulers.folder import keep_allranks, keep_code, make_run
+from allranks.schedulers.activation import inside, local_setup
+from allranks.schedulers.folder import keep_allranks, keep_code, keep_strict_files, make_run
+from allranks.slurm.environment import RANK_VARIABLES
 
 GRACE = 15.0
 """Seconds that a launcher has to end its ranks after it was told to."""
@@ -38,8 +41,12 @@ def machine_layer(gpus: int) -> Layer:
 
 def start_here(plan: Plan, python: str, *, show: str = "all") -> tuple[Run, int]:
     """Make the run folder, start the plan on this machine and wait for its end."""
+    setup = local_setup(plan)
+    if setup and not plan.job.python:
+        python = "python"  # the one that the set-up puts first
     _require(LAUNCHERS[plan.launcher], python)
     run = make_run(plan, "local")
+    plan = keep_strict_files(plan, run)
     if python != sys.executable:  # another environment's, where allranks may not be installed
         keep_allranks(run)
     copied = plan.job.snapshot == "copy"
@@ -47,14 +54,14 @@ def start_here(plan: Plan, python: str, *, show: str = "all") -> tuple[Run, int]
         plan, _ = keep_code(plan, run, "copy")
     plan = replace(plan, job=replace(plan.job, python=python))
     if plan.launcher == "mpirun" and not plan.job.mpi:
-        plan = replace(plan, job=replace(plan.job, mpi=_mpi_family()))
+        plan = replace(plan, job=replace(plan.job, mpi=_mpi_family(setup)))
 
     def meanwhile() -> None:
         """Describing the code takes git a while; the ranks import their frameworks in that time."""
         if not copied:
             keep_code(plan, run, "reference")
 
-    return run, _start(plan, run, {"ALLRANKS_SHOW": show}, meanwhile)
+    return run, _start(plan, run, setup, {"ALLRANKS_SHOW": show}, meanwhile)
 
 
 def _require(launcher: Launcher, python: str) -> None:
@@ -62,19 +69,27 @@ def _require(launcher: Launcher, python: str) -> None:
     if launcher.module and python == sys.executable and find_spec(launcher.module) is None:
         raise MissingDependencyError(
             f"The {launcher.name} launcher needs the '{launcher.module}' package.\n"
-            f"Install it with: pip install {launcher.module}"
+            f"Install it with: {launcher.install or f'pip install {launcher.module}'}"
         )
 
 
-def _start(plan: Plan, run: Run, extra: dict[str, str], meanwhile: Callable[[], object]) -> int:
+def _start(
+    plan: Plan,
+    run: Run,
+    setup: list[str],
+    extra: dict[str, str],
+    meanwhile: Callable[[], object],
+) -> int:
     """The exit code is the failing rank's."""
     launcher = LAUNCHERS[plan.launcher]
     words = [word for group in launcher.words(plan, _place(plan)) for word in group]
+    words = inside(setup, words)
     session = uuid.uuid4().hex
     attempt = run.new_attempt(launcher=plan.launcher, hosts=[os.uname().nodename])
     env = _environment(plan, run, attempt, session) | extra
     try:
-        code = _supervise(words, env, plan, run, meanwhile)
+        with _horovod_table(plan, env) as serve:
+            code = _supervise(words, env, plan, run, lambda: (serve(), meanwhile()))
     finally:
         sweep(session)
     failure = attempt.first_failure()
@@ -83,6 +98,27 @@ def _start(plan: Plan, run: Run, extra: dict[str, str], meanwhile: Callable[[], 
         print(summary(attempt.path), file=sys.stderr)
     attempt.finish(code)
     return code
+
+
+@contextmanager
+def _horovod_table(plan: Plan, env: dict[str, str]) -> Iterator[Callable[[], object]]:
+    """The table by which Horovod's ranks find each other, where horovodrun does not serve one.
+
+    Ranks may knock at once; they are answered when the launcher runs, as no thread may be there
+    when it is forked.
+    """
+    if "HOROVOD_RANK" in env:  # we are inside another Horovod job
+        for name in [each for each in RANK_VARIABLES if each.startswith("HOROVOD_")]:
+            env.pop(name, None)
+    if plan.launcher == "horovod" or not needs_table(plan):
+        yield lambda: None
+        return
+    from allranks.distributed.horovod_table import open_table
+
+    with open_table("127.0.0.1", derived_port(uuid.uuid4().hex)) as table:
+        env["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = table.server_name
+        env["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(table.server_port)
+        yield table.in_background
 
 
 def _place(plan: Plan) -> Place:
@@ -99,17 +135,16 @@ def _place(plan: Plan) -> Place:
     )
 
 
-def _mpi_family() -> str:
+def _mpi_family(setup: list[str]) -> str:
     """Whose mpirun is on the PATH: they take different options."""
-    if not shutil.which("mpirun"):
+    asked = ["bash", "-c", "\n".join([*setup, "mpirun --version"])]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.returncode:
         raise MissingDependencyError(
             "There is no mpirun on the PATH. Load its module, install Open MPI or MPICH, "
             "or choose another --launcher."
         )
-    said = subprocess.run(
-        ["mpirun", "--version"], capture_output=True, text=True, check=False
-    ).stdout
-    return "openmpi" if "Open MPI" in said else "mpich"
+    return "openmpi" if "Open MPI" in done.stdout else "mpich"
 
 
 def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[str, str]:

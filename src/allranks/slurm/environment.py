@@ -39,7 +39,7 @@ _SETTINGS = ("OMPI_MCA_", "OMPI_ALLOW_", "PMIX_MCA_")
 _MPIRUN_MCA = tuple(
     f"OMPI_MCA_{word}" for word in ("ess_", "orte_", "plm_", "pmix_", "prte", "initial_wdir")
 )
-_RANK = frozenset(
+RANK_VARIABLES = frozenset(
     {
         "RANK",
         "LOCAL_RANK",
@@ -75,6 +75,7 @@ _RANK = frozenset(
         "ALLRANKS_WORLD",
     }
 )
+"""What tells a process its place among others: an inner launch must not inherit it."""
 _OUTER = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
@@ -114,7 +115,7 @@ def query_environment(env: Mapping[str, str]) -> dict[str, str]:
 def _foreign(name: str, inside: bool) -> bool:
     if name in KEPT:
         return False
-    if name in _RANK or name.startswith(_MPIRUN_MCA):
+    if name in RANK_VARIABLES or name.startswith(_MPIRUN_MCA):
         return True
     if name.startswith(_PREFIXES):
         return not name.startswith(_SETTINGS)

@@ -12,7 +12,9 @@ from allranks.strategies.ddp import DDP as DDP
 from allranks.strategies.single import Single as Single
 
 if TYPE_CHECKING:
+    from allranks.strategies.deepspeed import DeepSpeed as DeepSpeed
     from allranks.strategies.fsdp import FSDP as FSDP
+    from allranks.strategies.horovod import Horovod as Horovod
 
-__getattr__ = names_from(__name__, {"FSDP": "fsdp"})
-__all__ = ["DDP", "FSDP", "Single", "Strategy", "StrategyOptions", "choose"]
+__getattr__ = names_from(__name__, {"DeepSpeed": "deepspeed", "FSDP": "fsdp", "Horovod": "horovod"})
+__all__ = ["DDP", "FSDP", "DeepSpeed", "Horovod", "Single", "Strategy", "StrategyOptions", "choose"]

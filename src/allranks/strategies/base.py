@@ -40,6 +40,12 @@ class StrategyOptions:
     """fsdp: shards, gradients and optimizer state live in the CPU's memory."""
     find_unused_parameters: bool = False
     """ddp: for models that do not use every parameter in every step."""
+    accumulate: int = 1
+    """Forward and backward passes that make one step."""
+    clip_norm: float | None = None
+    """The total norm that gradients are scaled down to."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises."""
 
 
 class Strategy(ABC):
@@ -48,11 +54,15 @@ class Strategy(ABC):
     name: ClassVar[str]
     owns_precision: ClassVar[bool] = False
     """True when the strategy itself computes in bf16 or fp16, so that autocast is left away."""
+    owns_scaling: ClassVar[bool] = False
+    """True when the strategy itself scales fp16's losses."""
 
     model: Any = None
     """The user's model, which may have been changed in place."""
     wrapped: Any = None
     """What the loop calls."""
+    optimizers: Sequence[Optimizer] = ()
+    """What the loop steps: the given ones, unless the strategy brings its own."""
 
     def __init__(self, **options: Any) -> None:
         known = [entry.name for entry in dataclasses.fields(StrategyOptions)]
@@ -79,13 +89,37 @@ class Strategy(ABC):
         """
         states.refuse_unmade(model)
         self.model, self.objective, self.world, self.device = model, objective, world, device
-        self.options = dataclasses.replace(options, **self._own)
+        self.optimizers = list(optimizers)
+        self.options = self.decide(options, optimizers, world)
         if self.options.sync_batchnorm:
             synchronise_batchnorm(model, device, world.size)
         checkpoint_activations(model, self.options.activation_checkpointing)
         self.wrapped = self._place(optimizers)
-        move_state(optimizers)
+        move_state(self.optimizers)
         return self.wrapped
+
+    def decide(
+        self,
+        options: StrategyOptions,
+        optimizers: Sequence[Optimizer],
+        world: World,
+    ) -> StrategyOptions:
+        """What counts in the end: the strategy's own options before the training's. No side effects."""
+        return dataclasses.replace(options, **self._own)
+
+    def refuses(self, wish: str) -> str:
+        """Why this strategy cannot do something; "" when it can.
+
+        Wishes: ``several optimizers``, ``closure`` (LBFGS), ``own step``, ``ema``, ``compile``,
+        ``clip_value``, ``fused``, ``before_step`` (callbacks that look at gradients), ``scheduler``,
+        ``lr_scaling``.
+        """
+        return ""
+
+    def begin_fit(  # noqa: B027 - most need none of it
+        self, *, batch_size: int | None, global_batch: int | None, total_steps: int | None
+    ) -> None:
+        """Before the first step of a fit: what is known of its data, per rank and over all ranks."""
 
     @abstractmethod
     def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
@@ -123,6 +157,10 @@ class Strategy(ABC):
 
         For loops that step by hand. The same parameters must have a gradient on all ranks.
         """
+
+    def scale_gradients(self, parameters: Iterable[nn.Parameter], factor: float) -> None:
+        """Multiply the gradients that a step is about to use."""
+        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
 
     def clip_norm(self, parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
         """Scale gradients to a total norm of at most ``max_norm``; returns the norm before, unread."""
@@ -180,13 +218,24 @@ class Strategy(ABC):
         problem, skeleton = self._share(asked)
         if problem:
             raise UsageError(problem)
-        owners = states.parameters_by_name(optimizer, names)
+        owners = states.parameters_by_name(optimizer.param_groups, names)
         whole = iter(states.tensors(state) if self.world.is_main else ())
 
         def place(stub: states.Stub, owner: Any) -> Any:
             return self._spread(next(whole, None), stub, owners.get(owner))
 
         states.apply_optimizer_state(optimizer, states.walk(skeleton, place, states.Stub), names)
+
+    def extra_state(self) -> dict[str, Any]:
+        """What a checkpoint must keep besides model and optimizers, as plain values. Collective."""
+        return {}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027
+        """Take `extra_state` of the same strategy, given to all ranks."""
+
+    def settings(self) -> dict[str, Any]:
+        """What the run folder keeps as ``<name>.json``: a configuration as it was really used."""
+        return {}
 
     def describe(self) -> str:
         """One line for people."""
@@ -196,6 +245,7 @@ class Strategy(ABC):
     def close(self) -> None:
         """Let go of the wrapped modules, whose threads must end before the process group does."""
         self.model = self.wrapped = self.objective = None
+        self.optimizers = ()
 
     # What a strategy over several ranks replaces
 

@@ -24,7 +24,25 @@ def _fsdp(**options: Any) -> Strategy:
     return FSDP(**options)
 
 
-STRATEGIES: dict[str, Callable[..., Strategy]] = {"single": Single, "ddp": DDP, "fsdp": _fsdp}
+def _deepspeed(**options: Any) -> Strategy:
+    from allranks.strategies.deepspeed import DeepSpeed
+
+    return DeepSpeed(**options)
+
+
+def _horovod(**options: Any) -> Strategy:
+    from allranks.strategies.horovod import Horovod
+
+    return Horovod(**options)
+
+
+STRATEGIES: dict[str, Callable[..., Strategy]] = {
+    "single": Single,
+    "ddp": DDP,
+    "fsdp": _fsdp,
+    "deepspeed": _deepspeed,
+    "horovod": _horovod,
+}
 
 _SHARE = 0.7
 """How much of the device's memory weights, gradients and optimizer may fill: activations want some."""

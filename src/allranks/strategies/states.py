@@ -60,11 +60,15 @@ def check_model_state(
     problems = [f"'{name}' is missing" for name in targets if name not in state]
     problems += [f"'{name}' is not of this model" for name in state if name not in targets]
     for name, value in targets.items():
-        if isinstance(value, Tensor) and name in state and state[name].shape != value.shape:
-            problems.append(f"'{name}' is {[*state[name].shape]}, here {[*value.shape]}")
+        if isinstance(value, Tensor) and name in state and state[name].shape != _shape(value):
+            problems.append(f"'{name}' is {[*state[name].shape]}, here {[*_shape(value)]}")
     if problems:
         return _too_long("The saved model does not fit this one", problems), {}
     return None, {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+
+
+def _shape(value: Any) -> Any:
+    return getattr(value, "ds_shape", value.shape)  # ZeRO 3's parameters are empty between uses
 
 
 def load_extras(model: nn.Module, extras: Mapping[str, Any]) -> None:
@@ -89,10 +93,12 @@ def optimizer_names(
     ]
 
 
-def parameters_by_name(optimizer: Optimizer, names: Sequence[Sequence[str]]) -> dict[Any, Any]:
-    """The optimizer's parameters by their names."""
+def parameters_by_name(
+    groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]]
+) -> dict[Any, Any]:
+    """The parameters of an optimizer's groups by their names."""
     found: dict[Any, Any] = {}
-    for group, group_names in zip(optimizer.param_groups, names, strict=True):
+    for group, group_names in zip(groups, names, strict=True):
         found.update(zip(group_names, group["params"], strict=True))
     return found
 
@@ -166,6 +172,13 @@ def apply_optimizer_state(
         groups.append({**saved, **kept, "params": [position[name] for name in group_names]})
     moved = {position.get(key, key): value for key, value in state["state"].items()}
     optimizer.load_state_dict({**state, "state": moved, "param_groups": groups})
+
+
+def apply_group_options(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]]) -> None:
+    """Load learning rates and other options of the groups, without their parameters."""
+    left = ("params", *_HOW_NOT_WHAT)
+    for mine, theirs in zip(optimizer.param_groups, saved, strict=True):
+        mine.update({key: value for key, value in theirs.items() if key not in left})
 
 
 def _mismatch(state: Mapping[str, Any], names: Sequence[Sequence[str]]) -> str | None:

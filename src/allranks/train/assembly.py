@@ -20,7 +20,7 @@ from allranks.train.folder import attempt_folder, make_folder
 from allranks.train.loop import Fit
 from allranks.train.meter import Meter
 from allranks.train.objective import Compute, takes_step
-from allranks.train.refusals import refuse_stepping
+from allranks.train.refusals import refuse_stepping, refuse_wish
 from allranks.train.schedule import Warmup, scale_factor, scale_rates
 from allranks.train.session import share_result, total_over_ranks
 from allranks.train.special_steps import (
@@ -53,6 +53,8 @@ def engine_for(trainer: Trainer, compute: Compute) -> Engine:
         extra=trainer.loss_fn if isinstance(trainer.loss_fn, nn.Module) else None,
         log_folder=lambda: attempt_folder(folder()),
     )
+    if trainer.optimizer is None and engine.optimizers:
+        trainer.optimizer = engine.optimizers[0]  # the strategy made it
     here, device = engine.session.world, engine.session.device
     trainer.folder = share_result(folder, here, device)
     return engine
@@ -74,12 +76,18 @@ def make_fit(trainer: Trainer, engine: Engine, feed: Feed, val_feed: Feed | None
     meter = Meter(session.device, session.world.size)
     parts = _make_parts(trainer, engine, feed, meter)
     if callbacks.has("before_step"):
+        refuse_wish(engine.strategy, "before_step")
         parts.before_step = lambda: callbacks.fire("before_step", trainer)
+    refuse_wish(engine.strategy, "scheduler", trainer.scheduler is not None)
+    refuse_wish(engine.strategy, "lr_scaling", config.lr_scaling != "none")
+    engine.strategy.begin_fit(
+        batch_size=feed.batch_size, global_batch=feed.global_batch, total_steps=state.total_steps
+    )
     factor = _lr_factor(trainer, feed)
     scale_rates(parts.optimizers, parts.scheduler, factor)
     compiler = Compiler(
         engine.objective,
-        config.compile if _may_compile(trainer) else False,
+        config.compile if _may_compile(trainer, engine) else False,
         session.device,
         say=trainer.say,
         agree=lambda seconds: total_over_ranks(seconds, session) / session.world.size,
@@ -92,6 +100,7 @@ def make_fit(trainer: Trainer, engine: Engine, feed: Feed, val_feed: Feed | None
 
 def _make_parts(trainer: Trainer, engine: Engine, feed: Feed, meter: Meter) -> Parts:
     config, here = trainer.config, engine.session.world
+    decided = engine.strategy.options
     named = trainer._named_optimizers()
     return Parts(
         objective=engine.objective if _calls_model(trainer) else engine.wrapped,
@@ -107,11 +116,11 @@ def _make_parts(trainer: Trainer, engine: Engine, feed: Feed, meter: Meter) -> P
         rank=here.rank,
         size=here.size,
         accumulate=config.accumulate,
-        clip_norm=config.clip_norm,
+        clip_norm=decided.clip_norm,
         clip_value=config.clip_value,
         scheduler=trainer.scheduler,
         scheduler_per_step=config.scheduler_every == "step",
-        warmup=Warmup(list(named.values()), config.warmup_steps) if config.warmup_steps else None,
+        warmup=Warmup([*named.values()], decided.warmup_steps) if decided.warmup_steps else None,
         average=None
         if config.ema is None
         else Average(engine.model, config.ema, engine.strategy.end_forward),
@@ -125,15 +134,18 @@ def make_step(trainer: Trainer, parts: Parts) -> Step:
     if not parts.optimizers:
         raise UsageError("There is no optimizer: Trainer(model, optimizer, config).")
     if takes_step(trainer.own_step):
+        refuse_wish(parts.strategy, "own step")
         if parts.accumulate > 1:
             raise UsageError(
                 "accumulate works with one loss; a training_step with `step` decides itself."
             )
         return manual_step(parts, trainer.own_step)  # type: ignore[arg-type]
     if _custom(trainer):
+        refuse_wish(parts.strategy, "own step")
         refuse_stepping(trainer.config, "Your optimize_step makes the whole step")
         return custom_step(parts, trainer.optimize_step, trainer.loss_fn)
     if any(map(needs_closure, parts.optimizers)):
+        refuse_wish(parts.strategy, "closure")
         name = type(parts.optimizers[0]).__name__
         if len(parts.optimizers) > 1:
             raise UsageError(f"{name} evaluates the loss itself and must be the only optimizer.")
@@ -146,9 +158,10 @@ def _custom(trainer: Trainer) -> bool:
     return trainer.optimize_step is not default_optimize_step
 
 
-def _may_compile(trainer: Trainer) -> bool:
+def _may_compile(trainer: Trainer, engine: Engine) -> bool:
     """Only the objective is compiled: not a model that the user's own step calls."""
-    return not _calls_model(trainer) and not trainer.config.deterministic
+    may = not engine.strategy.refuses("compile")
+    return may and not _calls_model(trainer) and not trainer.config.deterministic
 
 
 def _all_callbacks(trainer: Trainer, has_val: bool) -> list[Any]:

@@ -44,7 +44,8 @@ class TrainConfig:
     compute_setup: str = "auto"
     """"cpu", "gpu" (an error without one) or "auto"."""
     strategy: str | Strategy = "auto"
-    """"single", "ddp", "fsdp", a Strategy, or "auto": chosen from model size and device memory."""
+    """"single", "ddp", "fsdp", "deepspeed", "horovod", a Strategy, or "auto": chosen from model size
+    and device memory (single, ddp or fsdp)."""
     timeout: str | None = None
     """How long ranks wait for each other: "10m". None is PyTorch's default."""
 

@@ -16,7 +16,7 @@ from allranks.strategies import Strategy, StrategyOptions, choose
 from allranks.train.config import TrainConfig
 from allranks.train.objective import Compute, Objective
 from allranks.train.precision import Precision, fuse, make_precision
-from allranks.train.refusals import check_optimizers
+from allranks.train.refusals import check_optimizers, check_wishes
 from allranks.train.session import Session, end_with, start_session
 
 
@@ -81,14 +81,23 @@ def make_engine(
         precision=config.precision,
         sync_batchnorm=config.sync_batchnorm,
         activation_checkpointing=config.activation_checkpointing,
+        accumulate=config.accumulate,
+        clip_norm=config.clip_norm,
+        warmup_steps=config.warmup_steps,
     )
     world, device = session.world, session.device
     if extra is not None:
         extra.to(device, config.dtype)
     strategy, reason = choose(config.strategy, model, optimizers, world, device, options)
-    precision = make_precision(config.precision, device, owned=strategy.owns_precision)
+    precision = make_precision(
+        strategy.decide(options, optimizers, world).precision,
+        device,
+        owned=strategy.owns_precision,
+        scales=not strategy.owns_scaling,
+    )
     objective = Objective(model, compute, precision.autocast, extra)
     check_optimizers(optimizers, objective)
+    check_wishes(strategy, config, optimizers)
     wrapped = strategy.setup(
         model,
         optimizers,
@@ -99,7 +108,11 @@ def make_engine(
     )
     objective.train(model.training)
     end_with(strategy)
-    fused = [type(o).__name__ for o in optimizers if config.fused and fuse(o, device)]
+    optimizers = strategy.optimizers
+    # No fused kernel takes sparse gradients, which only the layer that makes them tells of.
+    sparse = any(getattr(part, "sparse", False) for part in model.modules())
+    may_fuse = config.fused and not sparse and not strategy.refuses("fused")
+    fused = [type(o).__name__ for o in optimizers if may_fuse and fuse(o, device)]
     return Engine(
         config, session, strategy, reason, precision, model, objective, wrapped, optimizers, fused
     )

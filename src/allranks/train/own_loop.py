@@ -55,7 +55,7 @@ class Prepared:
         self._window: Window | None = None
         self._weight = 1.0
         self._closes = True
-        self._parts = self._make_parts(self._engine, optimizers)
+        self._parts = self._make_parts(self._engine, [*self._engine.optimizers])
         self._made = tuple(self._prepared(each) for each in objects)
 
     def __iter__(self) -> Iterator[Any]:
@@ -110,6 +110,9 @@ class Prepared:
         if training:
             self._window = Window(self.config.accumulate, feed.total_of)
             self._parts.batch_size = feed.batch_size
+            self._engine.strategy.begin_fit(
+                batch_size=feed.batch_size, global_batch=feed.global_batch, total_steps=None
+            )
         return PreparedLoader(feed, self._enter if training else None)
 
     def _enter(self, share: Share | None, last: bool, number: int) -> None:
@@ -125,6 +128,7 @@ class Prepared:
 
     def _make_parts(self, engine: Engine, optimizers: list[Any]) -> Parts:
         config, here = self.config, engine.session.world
+        decided = engine.strategy.options
         return Parts(
             objective=engine.wrapped,
             model=engine.model,
@@ -138,9 +142,9 @@ class Prepared:
             rank=here.rank,
             size=here.size,
             accumulate=config.accumulate,
-            clip_norm=config.clip_norm,
+            clip_norm=decided.clip_norm,
             clip_value=config.clip_value,
-            warmup=Warmup(optimizers, config.warmup_steps) if config.warmup_steps else None,
+            warmup=Warmup(optimizers, decided.warmup_steps) if decided.warmup_steps else None,
         )
 
 

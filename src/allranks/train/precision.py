@@ -19,10 +19,13 @@ class Precision:
     scaler: Any = None
 
 
-def make_precision(name: str, device: torch.device, *, owned: bool = False) -> Precision:
+def make_precision(
+    name: str, device: torch.device, *, owned: bool = False, scales: bool = True
+) -> Precision:
     """Set the matrix units' mode and give the autocast type and gradient scaler.
 
     ``owned``: the strategy casts by itself (FSDP's mixed precision), so autocast stays away.
+    ``scales``: fp16's losses are scaled here and not by the strategy.
     """
     if device.type == "cuda":
         # tf32 is asked for by name; bf16 and fp16 already accept less than fp32.
@@ -42,7 +45,7 @@ def make_precision(name: str, device: torch.device, *, owned: bool = False) -> P
             "precision='fp16' needs a GPU: on the CPU it is slower and less exact.\n"
             "Use precision='bf16' or 'fp32'."
         )
-    scaler = torch.amp.GradScaler(device.type)
+    scaler = torch.amp.GradScaler(device.type) if scales else None
     return Precision(name, None if owned else (device.type, torch.float16), scaler)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from allranks.data import Feed
 from allranks.errors import UsageError
+from allranks.strategies.base import Strategy
 from allranks.train.config import TrainConfig
 from allranks.train.schedule import stepping
 
@@ -75,6 +76,21 @@ def check_optimizers(optimizers: Iterable[Any], objective: nn.Module) -> None:
                 f"{type(optimizer).__name__} holds no parameter of this model.\n"
                 "Make it from the same model: torch.optim.AdamW(model.parameters())."
             )
+
+
+def check_wishes(strategy: Strategy, config: TrainConfig, optimizers: Sequence[Any]) -> None:
+    """What the configuration asks for and the strategy cannot do."""
+    refuse_wish(strategy, "several optimizers", len(optimizers) > 1)
+    refuse_wish(strategy, "ema", config.ema is not None)
+    refuse_wish(strategy, "clip_value", config.clip_value is not None)
+    refuse_wish(strategy, "compile", config.compile not in ("auto", False))
+
+
+def refuse_wish(strategy: Strategy, wish: str, asked: bool = True) -> None:
+    """An error where something is asked for that this strategy cannot do."""
+    reason = strategy.refuses(wish) if asked else ""
+    if reason:
+        raise UsageError(f"{wish} does not work with the {strategy.name} strategy: {reason}")
 
 
 def refuse_stepping(config: TrainConfig, who: str, but: Sequence[str] = ()) -> None:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from allranks.errors import UsageError
+from allranks.strategies.base import Strategy
 from allranks.train import checkpoint
 from allranks.train.schedule import scale_rates, stepping
 from allranks.train.seeds import random_state, set_random_state
@@ -30,6 +31,7 @@ def snapshot(trainer: Trainer, fit: Fit) -> dict[str, Any]:
         "scaler": None if engine.precision.scaler is None else engine.precision.scaler.state_dict(),
         "average": _average_state(fit),
         "criterion": _criterion_state(fit),
+        "strategy": {strategy.name: strategy.extra_state()},
         "callbacks": fit.callbacks.state_dict(),
         "random": _gathered(random_state(), here.size),
         "progress": {
@@ -104,7 +106,10 @@ def _load(fit: Fit, state: dict[str, Any]) -> None:
     if parts.average is not None and state["average"] is not None:
         _load_average(fit, state["average"])
     if fit.engine.objective.criterion is not None and state["criterion"] is not None:
-        _load_criterion(fit.engine.objective.criterion, state["criterion"])
+        _load_criterion(strategy, fit.engine.objective.criterion, state["criterion"])
+    own = state.get("strategy", {}).get(strategy.name)
+    if own:
+        strategy.load_extra_state(own)
     fit.callbacks.load_state_dict(state["callbacks"])
 
 
@@ -147,30 +152,14 @@ def _criterion_state(fit: Fit) -> dict[str, Any] | None:
     criterion = fit.engine.objective.criterion
     if criterion is None:
         return None
-    whole = {name: _whole(value) for name, value in criterion.state_dict().items()}
-    return {name: value.detach().cpu() for name, value in whole.items()}
+    entries = criterion.state_dict(keep_vars=True)
+    return {name: fit.engine.strategy._on_cpu(value) for name, value in entries.items()}
 
 
-def _load_criterion(criterion: nn.Module, saved: dict[str, Any]) -> None:
+def _load_criterion(strategy: Strategy, criterion: nn.Module, saved: dict[str, Any]) -> None:
+    entries = criterion.state_dict(keep_vars=True)
     with torch.no_grad():
-        for name, value in criterion.state_dict().items():
-            if hasattr(value, "device_mesh"):
-                placed = distribute(saved[name].to(value.device), value)
-                value.copy_(placed)
-            else:
-                value.copy_(saved[name])
-
-
-def _whole(value: Any) -> torch.Tensor:
-    whole: torch.Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return whole
-
-
-def distribute(whole: torch.Tensor, like: Any) -> Any:
-    """This rank's part of a whole tensor, placed as ``like`` is."""
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(whole, like.device_mesh, like.placements)
+        strategy._assign([(value, saved[name]) for name, value in entries.items()])
 
 
 def _average_state(fit: Fit) -> dict[str, Any] | None:

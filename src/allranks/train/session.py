@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from allranks.distributed import horovod
 from allranks.distributed.model import World
 from allranks.distributed.process_group import init, started_here, world
 from allranks.distributed.spawn import ensure_ranks
@@ -39,9 +40,13 @@ class Session:
 def start_session(config: TrainConfig, log_folder: Callable[[], Path] | None = None) -> Session:
     """Start missing ranks, meet the others, choose the device, seed the generators."""
     on_gpu = _wants_gpu(config.compute_setup)
-    here = ensure_ranks(config.nprocs, log_folder=_folder_for(config, log_folder))
     named = str(getattr(config.strategy, "name", config.strategy)).lower()
-    if here.size > 1 or named in ("ddp", "fsdp"):
+    if named == "horovod":
+        horovod.require()  # before ranks are started that would all miss it
+    here = ensure_ranks(config.nprocs, log_folder=_folder_for(config, log_folder))
+    if named == "horovod" and not dist.is_initialized():
+        here = horovod.find_address(here)
+    if here.size > 1 or named not in ("single", "auto"):
         here = init(
             config.backend, timeout=config.timeout_seconds, device=None if on_gpu else "cpu"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allranks.errors import UsageError
+from allranks.runs.files import write_json
 from allranks.train import checkpoint, resuming
 from allranks.train import loggers as sinks
 from allranks.train.assembly import make_fit
@@ -119,6 +120,9 @@ def _open_sink(trainer: Trainer, *, resumed: bool) -> None:
         trainer._sink = Loggers(made, warn=trainer.say)
         name = config.name or script_name()
         write_settings(trainer.folder, config)
+        strategy = trainer.engine().strategy
+        if settings := strategy.settings():
+            write_json(trainer.folder / f"{strategy.name}.json", settings)
         trainer._sink.start(
             RunInfo(trainer.folder, name, dict(config.hyperparams), resumed, trainer.world.size)
         )

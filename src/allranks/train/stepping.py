@@ -153,7 +153,7 @@ def apply_gradients(parts: Parts, optimizers: Sequence[Any], correction: float =
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
     if correction != 1.0:
-        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], correction)
+        parts.strategy.scale_gradients(parameters, correction)
     if parts.before_step is not None:
         parts.before_step()
     if parts.clip_value is not None:

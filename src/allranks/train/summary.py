@@ -33,8 +33,9 @@ class Count:
         if _is_lazy(parameter):
             self.lazy = True
             return
-        self.all += parameter.numel()
-        self.trainable += parameter.numel() if parameter.requires_grad else 0
+        count = _numel(parameter)
+        self.all += count
+        self.trainable += count if parameter.requires_grad else 0
 
 
 @dataclass
@@ -101,7 +102,7 @@ def _alike(module: Any, prefix: str) -> Iterator[list[tuple[str, Any]]]:
 def _build(module: Any) -> tuple[Any, ...]:
     """What two modules have in common when they are copies of one block."""
     shapes = [
-        (name, None if _is_lazy(p) else tuple(p.shape), p.requires_grad)
+        (name, None if _is_lazy(p) else tuple(_shape(p)), p.requires_grad)
         for name, p in module.named_parameters()
     ]
     parts = [(name, _kind(each)) for name, each in module.named_modules()]
@@ -148,7 +149,7 @@ def _totals(model: Any, owners: list[tuple[str, Any]], whole: Count) -> list[str
     sizes: dict[str, int] = defaultdict(int)
     for _, parameter in owners:
         if not _is_lazy(parameter):
-            sizes[_type_name(parameter)] += parameter.numel() * parameter.dtype.itemsize
+            sizes[_type_name(parameter)] += _numel(parameter) * parameter.dtype.itemsize
     buffers = sum(b.numel() * b.dtype.itemsize for _, b in model.named_buffers() if not _is_lazy(b))
     weights = ", ".join(f"{_size(size)} {name}" for name, size in sizes.items())
     lines = [f"Weights: {weights or 'none'}" + (f"; buffers: {_size(buffers)}" if buffers else "")]
@@ -184,6 +185,14 @@ def _kind(module: Any) -> str:
 
 def _type_name(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def _shape(parameter: Any) -> Any:
+    return getattr(parameter, "ds_shape", parameter.shape)
+
+
+def _numel(parameter: Any) -> int:
+    return int(getattr(parameter, "ds_numel", parameter.numel()))  # ZeRO 3's are empty between uses
 
 
 def _is_lazy(tensor: Any) -> bool:

@@ -1,0 +1,147 @@
+"""Before DeepSpeed starts: it is there and quiet, its compiler is there, and no dead build bars the way."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from allranks.distributed import World
+from allranks.errors import MissingDependencyError, UsageError
+
+_STALE = 15 * 60
+"""Seconds without any change in its folder after which a build that nobody holds is a dead one."""
+_COMPILED = {
+    "adam": "fused_adam",
+    "adamw": "fused_adam",
+    "lamb": "fused_lamb",
+    "lion": "fused_lion",
+}
+_ON_CPU = {"adam": "cpu_adam", "adamw": "cpu_adam", "adagrad": "cpu_adagrad", "lion": "cpu_lion"}
+
+
+def load_deepspeed(device_type: str) -> Any:
+    """The package, for that kind of device."""
+    if device_type == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    try:
+        deepspeed = importlib.import_module("deepspeed")
+    except ImportError as error:
+        if error.name not in ("deepspeed", None):
+            raise MissingDependencyError(f"deepspeed does not load: {error}.") from None
+        raise MissingDependencyError(
+            "The deepspeed strategy needs the 'deepspeed' package. "
+            "Install it with: pip install 'allranks[deepspeed]'"
+        ) from None
+    kind = deepspeed.get_accelerator().device_name().partition(":")[0]
+    if kind != device_type:
+        raise UsageError(
+            f"DeepSpeed was set to {kind} in this process (DS_ACCELERATOR="
+            f"{os.environ.get('DS_ACCELERATOR', '')}), and this training runs on {device_type}.\n"
+            f"Use compute_setup='{'gpu' if kind == 'cuda' else 'cpu'}', or unset DS_ACCELERATOR."
+        )
+    # Its calls of collectives under their former names: nothing that a user could change.
+    warnings.filterwarnings(
+        "ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning, "torch"
+    )
+    logging.getLogger("DeepSpeed").addFilter(_worth_saying)
+    # Shared memory for inference: training never uses it, and building it takes minutes.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+_SETTLED = ("using ZeRO with an untested optimizer", "before it has started")
+"""Warnings about what was looked at here: only optimizers that suit pieces are let through."""
+
+
+def _worth_saying(record: logging.LogRecord) -> bool:
+    return not any(words in record.getMessage() for words in _SETTLED)
+
+
+def needed_ops(config: Mapping[str, Any]) -> dict[str, str]:
+    """What DeepSpeed compiles for this configuration, and why."""
+    zero, optimizer = config.get("zero_optimization", {}), config.get("optimizer", {})
+    devices = [
+        (zero.get(name) or {}).get("device", "none")
+        for name in ("offload_optimizer", "offload_param")
+    ]
+    ops = {}
+    kind = str(optimizer.get("type", "")).lower()
+    if not optimizer.get("params", {}).get("torch_adam"):
+        op = (_COMPILED if devices[0] == "none" else _ON_CPU).get(kind)
+        if op:
+            ops[op] = f"the configuration's optimizer {optimizer['type']}"
+    if "nvme" in devices:
+        ops["async_io"] = "offloading to NVMe"
+    return ops
+
+
+def check_compiler(deepspeed: Any, ops: Mapping[str, str]) -> None:
+    """An error, before minutes are lost, where something must be compiled and cannot be."""
+    beside = Path(sys.executable).parent
+    if shutil.which("ninja") is None and (beside / "ninja").exists():
+        os.environ["PATH"] += f"{os.pathsep}{beside}"  # a venv that was not activated
+    missing = [
+        what for what in (os.environ.get("CXX", "g++"), "ninja") if shutil.which(what) is None
+    ]
+    for op, why in ops.items():
+        if missing and not deepspeed.ops.__installed_ops__.get(op):
+            raise MissingDependencyError(
+                f"DeepSpeed compiles its {op} for {why}, and {' and '.join(missing)} is not there.\n"
+                "Load a compiler (module load gcc), pip install ninja, or give the Trainer a torch optimizer."
+            )
+        if op == "async_io" and not deepspeed.ops.op_builder.AsyncIOBuilder().is_compatible(
+            verbose=False
+        ):
+            raise MissingDependencyError(
+                "Offloading to NVMe needs libaio with its header, which the compiler does not find.\n"
+                "Install it (apt install libaio-dev, dnf install libaio-devel), or say where it is: "
+                "CFLAGS=-I/path/include LDFLAGS=-L/path/lib."
+            )
+
+
+def drop_dead_locks(world: World) -> None:
+    """A killed build leaves its lock, and every later run would wait for it for ever."""
+    if world.local_rank:
+        return
+    for lock in _locks():
+        age = _idle(lock.parent)
+        if age > _STALE and not _held(lock):
+            lock.unlink(missing_ok=True)
+            print(
+                f"WARNING: removed {lock}: the build that made it has been dead for {age / 60:.0f} minutes.",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _locks() -> list[Path]:
+    given = os.environ.get("TORCH_EXTENSIONS_DIR")
+    root = Path(given) if given else Path.home() / ".cache" / "torch_extensions"
+    return [*root.glob("*/lock"), *root.glob("*/*/lock")]
+
+
+def _idle(folder: Path) -> float:
+    """Seconds since anything in the folder changed; a build on another node changes it, too."""
+    times = [each.stat().st_mtime for each in folder.iterdir() if each.is_file()]
+    return time.time() - max(times, default=time.time())
+
+
+def _held(lock: Path) -> bool:
+    """Whether a process of this machine has the lock open, as builders do until they end."""
+    return any(target == str(lock.resolve()) for target in _open_files())
+
+
+def _open_files() -> Iterator[str]:
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            yield str(entry.readlink())
+        except OSError:  # it ended meanwhile, or is somebody else's
+            continue

@@ -20,7 +20,23 @@ FRAMEWORKS = (
     "MPI backend",
 )
 
-NOT_MADE: dict[tuple[str, str], str] = {}
+_TORCHS = ("torchrun", "launch", "accelerate", "deepspeed")
+_SCRIPTS = ("DeepSpeed, own script", "Accelerate", "transformers")
+_NO_SENSE = (
+    (_SCRIPTS, ("python",), "it starts the script once per node and gives it no rank"),
+    (("Horovod torch, own script",), ("python",), "it starts the script once per node and gives it no rank"),
+    ((*_SCRIPTS, "DeepSpeed, Trainer"), ("horovod",), "it starts Horovod's own workers"),
+    (("TensorFlow",), ("launch", "accelerate", "deepspeed"), "they are torch's launchers"),
+    (("Horovod Keras, own script",), _TORCHS, "they are torch's launchers"),
+    (("TensorFlow",), ("horovod",), "it starts Horovod's own workers"),
+    (("MPI backend",), ("python", "fork", *_TORCHS, "horovod"), "they do not start ranks through MPI"),
+)  # fmt: skip
+NOT_MADE = {
+    (row, launcher): reason
+    for rows, launchers, reason in _NO_SENSE
+    for row in rows
+    for launcher in launchers
+}
 """What makes no sense, with the reason; every other empty cell was not tried."""
 
 
@@ -64,11 +80,11 @@ def _text(row: str, launcher: str, cells: list[Cell]) -> str:
 
 
 def _reasons(found: dict[tuple[str, str], list[Cell]], rows: list[str]) -> list[str]:
-    """Why a cell is empty or wrong, below the table."""
+    """Why a cell is a dash or wrong, below the table."""
     lines = [
-        f"- {row} by {launcher}: {reason}"
-        for (row, launcher), reason in NOT_MADE.items()
-        if row in rows
+        f"- {', '.join(known)} by {', '.join(launchers)}: {reason}."
+        for frameworks, launchers, reason in _NO_SENSE
+        if (known := [row for row in frameworks if row in rows])
     ]
     for cells in found.values():
         lines += [

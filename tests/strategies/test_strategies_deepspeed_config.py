@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +25,6 @@ from allranks.strategies.deepspeed.config import (  # noqa: E402
 from allranks.strategies.deepspeed.optimizer import schedule_params  # noqa: E402
 from allranks.strategies.deepspeed.setup import (  # noqa: E402
     check_compiler,
-    drop_dead_locks,
     load_deepspeed,
     needed_ops,
 )
@@ -169,22 +166,6 @@ def test_clipping_and_unknown_words() -> None:
         settled({"zero_optimization": {"stage": 4}})
     with pytest.raises(UsageError, match="offloaded by ZeRO 3 alone"):
         settled({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})
-
-
-def test_a_dead_builds_lock_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    locks = {}
-    for name, age in (("dead", 3600), ("held", 3600), ("fresh", 60)):
-        locks[name] = lock = tmp_path / name / "lock"
-        lock.parent.mkdir()
-        lock.touch()
-        os.utime(lock, (time.time() - age,) * 2)
-    with locks["held"].open():
-        drop_dead_locks(a_world(0, 2))
-    assert [name for name, lock in locks.items() if lock.exists()] == ["held", "fresh"]
-    assert f"removed {locks['dead']}" in capsys.readouterr().err
 
 
 def test_what_cannot_be_done_is_refused_with_a_reason() -> None:

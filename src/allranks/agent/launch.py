@@ -10,7 +10,6 @@ from typing import Any
 
 from allranks.agent import binding, placement, preload
 from allranks.agent.attempt import Attempt, stamp
-from allranks.agent.build_locks import check_build_locks
 from allranks.agent.children import Child, Order, Setting, start
 from allranks.agent.console import Console
 from allranks.agent.guard import Guard
@@ -19,6 +18,7 @@ from allranks.agent.placement import Place
 from allranks.agent.processes import become_subreaper, open_signals
 from allranks.agent.supervisor import HANDLED, Given, Supervisor
 from allranks.agent.variables import SESSION, new_session, rank_environment
+from allranks.build_locks import check_build_locks
 from allranks.errors import UsageError
 
 _GRACE = 10.0

@@ -7,17 +7,13 @@ import logging
 import os
 import shutil
 import sys
-import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from allranks.distributed import World
 from allranks.errors import MissingDependencyError, UsageError
 
-_STALE = 15 * 60
-"""Seconds without any change in its folder after which a build that nobody holds is a dead one."""
 _COMPILED = {
     "adam": "fused_adam",
     "adamw": "fused_adam",
@@ -105,43 +101,3 @@ def check_compiler(deepspeed: Any, ops: Mapping[str, str]) -> None:
                 "Install it (apt install libaio-dev, dnf install libaio-devel), or say where it is: "
                 "CFLAGS=-I/path/include LDFLAGS=-L/path/lib."
             )
-
-
-def drop_dead_locks(world: World) -> None:
-    """A killed build leaves its lock, and every later run would wait for it for ever."""
-    if world.local_rank:
-        return
-    for lock in _locks():
-        age = _idle(lock.parent)
-        if age > _STALE and not _held(lock):
-            lock.unlink(missing_ok=True)
-            print(
-                f"WARNING: removed {lock}: the build that made it has been dead for {age / 60:.0f} minutes.",
-                file=sys.stderr,
-                flush=True,
-            )
-
-
-def _locks() -> list[Path]:
-    given = os.environ.get("TORCH_EXTENSIONS_DIR")
-    root = Path(given) if given else Path.home() / ".cache" / "torch_extensions"
-    return [*root.glob("*/lock"), *root.glob("*/*/lock")]
-
-
-def _idle(folder: Path) -> float:
-    """Seconds since anything in the folder changed; a build on another node changes it, too."""
-    times = [each.stat().st_mtime for each in folder.iterdir() if each.is_file()]
-    return time.time() - max(times, default=time.time())
-
-
-def _held(lock: Path) -> bool:
-    """Whether a process of this machine has the lock open, as builders do until they end."""
-    return any(target == str(lock.resolve()) for target in _open_files())
-
-
-def _open_files() -> Iterator[str]:
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            yield str(entry.readlink())
-        except OSError:  # it ended meanwhile, or is somebody else's
-            continue

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from allranks.build_locks import settle_build_locks
 from allranks.distributed import World
 from allranks.errors import UsageError
 from allranks.strategies import states
@@ -37,7 +38,6 @@ from allranks.strategies.deepspeed.optimizer import schedule_params
 from allranks.strategies.deepspeed.pieces import Pieces
 from allranks.strategies.deepspeed.setup import (
     check_compiler,
-    drop_dead_locks,
     load_deepspeed,
     needed_ops,
 )
@@ -132,7 +132,8 @@ class DeepSpeed(InPieces):
         self._require_group()
         deepspeed = load_deepspeed(self.device.type)
         check_compiler(deepspeed, needed_ops(self._config))
-        drop_dead_locks(self.world)
+        if not self.world.local_rank:
+            settle_build_locks(os.environ)
         check_types(self.target)
         target = self.target.to(self.device)
         broadcast_tensors(value.data for value in [*target.parameters(), *target.buffers()])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.agent import build_locks
-from allranks.agent.build_locks import check_build_locks
+from allranks import build_locks
+from allranks.build_locks import check_build_locks
 
 COMMAND = ["python", "train.py", "--deepspeed"]
 

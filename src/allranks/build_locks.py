@@ -25,9 +25,13 @@ _PAUSE = 0.3
 
 
 def check_build_locks(command: Sequence[str], env: Mapping[str, str]) -> None:
-    """For a job that uses DeepSpeed: remove a dead lock, or say how to where that is not sure."""
-    if not _uses_deepspeed(command):
-        return
+    """`settle_build_locks` for a job that uses DeepSpeed."""
+    if _uses_deepspeed(command):
+        settle_build_locks(env)
+
+
+def settle_build_locks(env: Mapping[str, str]) -> None:
+    """Remove dead locks, or say how to where that is not sure."""
     locks = [lock for lock in _locks(_root(env)) if not _held(lock)]
     if not locks:
         return

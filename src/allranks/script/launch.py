@@ -1,0 +1,74 @@
+"""The command that starts the ranks: srun with a task each, or a launcher that reaches the nodes itself."""
+
+from __future__ import annotations
+
+from allranks.environment import cleans, open_names, pyxis_options
+from allranks.errors import JobError
+from allranks.job.plan import Plan
+from allranks.launchers import LAUNCHERS, SLURM
+from allranks.launchers.horovod import table_lines
+from allranks.script.binding import srun_binding
+from allranks.script.places import container_words, is_pyxis, uses_agent
+from allranks.script.rendezvous import INTERFACE
+from allranks.shell import Raw, Word, Words, fold, join
+
+
+def launch_lines(plan: Plan, step: Words) -> list[str]:
+    """The line that starts the ranks, and what must stand around it; ``step``: further words for srun."""
+    launcher = LAUNCHERS[plan.launcher]
+    if launcher.through_srun:
+        command = join([*_srun(plan, step), "bash", "-c", *_call(plan)])
+    else:
+        _refuse_cleaning(plan)
+        start, *rest = launcher.words(plan, SLURM)
+        command = fold([start, *rest[:-1], [*container_words(plan), *rest[-1]]])
+    network = [] if launcher.through_srun or plan.shape.nodes == 1 else INTERFACE
+    lines = [*network, *table_lines(plan), *launcher.script_lines(plan), "code=0"]
+    if is_pyxis(plan):
+        lines.append("# The image's own variables win over ours, so these are said again inside.")
+    options, _, signal = (plan.job.signal or "").rpartition(":")
+    if "B" not in options:
+        return [*lines, f"{command} || code=$?"]
+    name = signal.partition("@")[0].removeprefix("SIG")
+    return [
+        *lines,
+        f"{command} &",
+        "launch=$!",
+        f"trap 'passed=1; kill -{name} \"$launch\"' {name}  # srun passes it on to every task",
+        "passed=1",
+        'while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait',
+    ]
+
+
+def _call(plan: Plan) -> list[Word]:
+    """How a task's shell calls the function; pyxis lets the image's variables win, so ours come as words."""
+    if not is_pyxis(plan):
+        return ["task"]
+    names = ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"]
+    names += ["PYTHONPATH"] if uses_agent(plan) else []
+    names += [name for name in open_names(plan.job) if name not in names]
+    return ['export "$@"; task', "task", *(Raw(f'"{name}=${name}"') for name in names)]
+
+
+def _refuse_cleaning(plan: Plan) -> None:
+    if cleans(plan.job):
+        raise JobError(
+            f"{join(plan.job.container_args)} with --launcher {plan.launcher}: the ranks know each other by "
+            "variables that would not reach them.\nLeave it out, or use --launcher srun."
+        )
+
+
+def _srun(plan: Plan, step: Words) -> list[Word]:
+    job, shape = plan.job, plan.shape
+    words: list[Word] = ["srun", "--kill-on-bad-exit=1", "--export=ALL", *step]
+    if shape.cpus_per_task:  # Slurm 22.05 to 23.02 does not inherit it
+        words.append(f"--cpus-per-task={shape.cpus_per_task}")
+    if shape.tasks_per_node > 1:
+        words.append(f"--distribution={job.distribution or 'block'}")
+    words += srun_binding(plan)
+    if job.mpi and plan.launcher == "srun":
+        words.append(f"--mpi={job.mpi}")
+    if is_pyxis(plan):
+        folder = ",$ALLRANKS_RUN_DIR:$ALLRANKS_RUN_DIR" if uses_agent(plan) else ""
+        words += pyxis_options(job, Raw(f'"$PWD:$PWD{folder}"'))
+    return words

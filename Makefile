@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 JOBS   ?= 2
+FRAMEWORKS = horovod tensorflow transformers mpi
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -51,7 +52,9 @@ test-slurm-versions: system $(VENV)/test  ## a slow leg: Slurm 24.11 and 26.05 f
 
 test-frameworks: $(VENV)/test  ## a slow leg: Horovod, TensorFlow, DeepSpeed, MPI, containers for real
 	@bash scripts/system-packages frameworks
-	$(BIN)/python -m pytest -m slow tests/frameworks --timeout 900 $(ARGS)
+	@for name in $(FRAMEWORKS); do echo "environment $$name"; \
+	  scripts/framework-venv $$name .cache/frameworks/$$name || [ $$? = 77 ] || exit 1; done
+	$(BIN)/python -m pytest -m slow tests/frameworks -n $(JOBS) --dist loadfile --timeout 900 $(ARGS)
 
 check: $(VENV)/check  ## lint, format and types
 	$(BIN)/ruff check .

@@ -37,6 +37,7 @@ def clean_env(tmp_path: Path) -> dict[str, str]:
     env["PATH"] = f"{BIN}{os.pathsep}{env['PATH']}"
     env["XDG_STATE_HOME"] = str(tmp_path / "state")
     env["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+    env["HF_HOME"] = str(tmp_path / "huggingface")
     env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     return env
 

@@ -10,6 +10,7 @@ import pytest
 from allranks.environment import (
     FIND_CONDA,
     MODULE_COMMAND,
+    PURGE,
     apptainer_words,
     carry_lines,
     cleans,
@@ -27,11 +28,18 @@ from allranks.shell import Raw, join
 from conda_standin import make_conda
 
 HEAD = list(MODULE_COMMAND)
-CHECK = [
-    'for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code',
-    '  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"$name"[:/]* ]]; then exit 1; fi',
-    "done",
-]
+
+
+def check(names: str) -> list[str]:
+    return [
+        f"wanted=({names})",
+        'for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code',
+        '  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then',
+        '    echo "module load $name: nothing of that name is loaded." >&2',
+        "    exit 1",
+        "  fi",
+        "done",
+    ]
 
 
 def test_nothing_asked_nothing_done() -> None:
@@ -46,10 +54,10 @@ def test_nothing_asked_nothing_done() -> None:
 
 def test_modules_are_purged_first_unless_told_otherwise() -> None:
     modules = ["gcc/12", "cuda"]
-    loads = ["module load gcc/12", "module load cuda", "wanted=(gcc/12 cuda)", *CHECK]
-    assert setup_lines(Job(modules=modules)) == [*HEAD, "module purge", *loads]
+    loads = ["module load gcc/12", "module load cuda", *check("gcc/12 cuda")]
+    assert setup_lines(Job(modules=modules)) == [*HEAD, PURGE, *loads]
     assert setup_lines(Job(modules=modules, module_purge=False)) == [*HEAD, *loads]
-    assert setup_lines(Job(module_purge=True)) == [*HEAD, "module purge"]
+    assert setup_lines(Job(module_purge=True)) == [*HEAD, PURGE]
 
 
 def test_the_order_is_modules_scripts_python_own_lines() -> None:
@@ -58,8 +66,7 @@ def test_the_order_is_modules_scripts_python_own_lines() -> None:
     )
     assert setup_lines(job)[len(HEAD) + 1 :] == [
         "module load cuda",
-        "wanted=(cuda)",
-        *CHECK,
+        *check("cuda"),
         "source ./a.sh",
         "source /b/c.sh",
         "source /e/bin/activate",
@@ -92,7 +99,7 @@ def test_with_a_container_modules_stay_outside_and_python_goes_in() -> None:
     job = Job(
         modules=["apptainer"], venv="/e", container="i.sif", container_setup=["export A=1  # b"]
     )
-    assert setup_lines(job)[: len(HEAD) + 2] == [*HEAD, "module purge", "module load apptainer"]
+    assert setup_lines(job)[: len(HEAD) + 2] == [*HEAD, PURGE, "module load apptainer"]
     assert not any("/e/bin" in line for line in setup_lines(job))
     assert inner_lines(job) == ["export A=1  # b", "source /e/bin/activate"]
     assert inner_words(job) == [
@@ -166,6 +173,14 @@ def test_an_old_module_command_that_hides_its_failure() -> None:
     for names in (["no"], ["gcc", "no"]):
         done = bash([old, *setup_lines(Job(modules=names)), "echo on"])
         assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == "module load no: nothing of that name is loaded.\n"
+    symbolic = "module() { LOADEDMODULES=gcc/12.2.0; }; MODULE_VERSION=3.2.10"
+    assert bash([symbolic, *setup_lines(Job(modules=["gcc/12"])), "echo on"]).stdout == "on\n"
+
+
+def test_a_sticky_module_ends_no_job() -> None:
+    sticky = 'module() { [ "$1" != purge ]; }'  # what Modules 5 answers then
+    assert bash([sticky, *setup_lines(Job(modules=["gcc"])), "echo on"]).stdout == "on\n"
 
 
 def test_conda_is_activated_or_the_job_ends(tmp_path: Path) -> None:

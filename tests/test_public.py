@@ -113,6 +113,7 @@ ROOMS = {
         "slurm",
         "launchers",
         "environment",
+        "shell",
         "job",
         "agent",
         "distributed",

@@ -100,12 +100,16 @@ def _open_files() -> Iterator[tuple[int, int]]:
     """Device and number of each file that is open in a process of ours."""
     for folder in Path("/proc").glob("[0-9]*/fd"):
         try:
-            for link in os.scandir(folder):
+            links = list(os.scandir(folder))
+        except OSError:
+            continue  # another user's, or ended meanwhile
+        for link in links:
+            try:
                 if "lock" in os.readlink(link.path):  # noqa: PTH115 - the text, not a path
                     about = link.stat()
                     yield about.st_dev, about.st_ino
-        except OSError:
-            continue  # another user's, or ended meanwhile
+            except OSError:
+                continue  # closed meanwhile
 
 
 def _sees_all(lock: Path) -> bool:

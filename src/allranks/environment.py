@@ -25,13 +25,14 @@ MODULE_COMMAND = (
     "fi",
 )
 
+PURGE = "module purge || true  # sticky modules stay, which Modules 5 calls an error"
 
 FIND_CONDA = (
     'conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in its PATH',
     'conda_root=$("$conda" info --base)',
 )
 
-CLEANING = frozenset({"--cleanenv", "-e", "--containall", "-C"})
+CLEANING = frozenset({"--cleanenv", "-e", "--containall", "-C", "--compat"})
 """Words by which a container starts without the variables outside."""
 
 CARRIED = (
@@ -48,16 +49,19 @@ def setup_lines(job: Job) -> list[str]:
     if job.modules:
         lines += MODULE_COMMAND
         if job.module_purge is not False:
-            lines.append("module purge")
+            lines.append(PURGE)
         lines += [join(["module", "load", name]) for name in job.modules]
         lines += [
             f"wanted=({join(job.modules)})",
             'for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code',
-            '  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"$name"[:/]* ]]; then exit 1; fi',
+            '  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then',
+            '    echo "module load $name: nothing of that name is loaded." >&2',
+            "    exit 1",
+            "  fi",
             "done",
         ]
     elif job.module_purge:
-        lines += [*MODULE_COMMAND, "module purge"]
+        lines += [*MODULE_COMMAND, PURGE]
     lines += [f"source {quote(_file(file))}" for file in job.setup]
     if not job.container:
         lines += activation_lines(job)

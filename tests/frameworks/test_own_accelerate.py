@@ -125,10 +125,10 @@ def test_a_settings_file_on_two_nodes(
 @pytest.mark.slurm
 def test_settings_against_the_job(slurm: Allranks, script: str, tmp_path: Path) -> None:
     _settings(tmp_path / "mine.yaml", use_cpu=True)
-    start = ["submit", "--launcher", "accelerate", "--gpus-per-node", "2", "--cpus-per-task", "2"]
+    start = ["submit", "--launcher", "accelerate", "--gpus-per-node", "1", "--cpus-per-task", "2"]
     done = slurm(*start, "--launcher-arg=--config_file=mine.yaml", script)
     assert done.returncode == 2
-    assert "mine.yaml: use_cpu is true, but the job has 2 GPUs per node." in done.stderr
+    assert "mine.yaml: use_cpu is true, but the job has 1 GPU per node." in done.stderr
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ CPU_TORCH = {
 
 def target(python: str = sys.executable, **facts: object) -> Target:
     """A target with these facts, as if the probe had found them."""
-    packages = {**EMPTY, **facts.pop("packages", {})}  # type: ignore[dict-item]
+    packages = {**EMPTY, "pip": "26.0", **facts.pop("packages", {})}  # type: ignore[dict-item]
     about = {
         "version": "3.11.7", "prefix": "/envs/train", "tag": "cp311", "platform": "linux_x86_64",
         "site": [], "headers": True, "include": "/usr/include/python3.11", "venv": True,

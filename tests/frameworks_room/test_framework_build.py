@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -25,6 +26,7 @@ from allranks.frameworks.build_failure import (
     must_compile,
 )
 from allranks.frameworks.horovod_build import Workshop, fetch
+from allranks.frameworks.horovod_install import log_file
 from allranks.frameworks.horovod_plan import SDIST, HorovodPlan
 from allranks.frameworks.processes import ended_by_signals, held_signals, run_logged
 from command_rig import ROOT
@@ -114,6 +116,35 @@ def test_wheels_are_found_by_what_they_were_built_of(tmp_path: Path) -> None:
     assert kept.read_bytes() == b"wheel"
     assert list(kept.parent.iterdir()) == [kept]
     assert wheel_cache.find_wheel("other") is None
+
+
+@pytest.mark.parametrize("folder", ["/proc/nope", "/dev/null"])
+def test_a_cache_that_cannot_be_written(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", folder)
+    wheel = tmp_path / "a.whl"
+    wheel.touch()
+    ways = (
+        lambda: wheel_cache.keep_wheel("key", wheel),
+        lambda: log_file().__enter__(),
+        lambda: wheel_cache.locked("a", "building").__enter__(),
+    )
+    for way in ways:
+        with pytest.raises(AllranksError, match=r"cannot be written \(.*\nSet XDG_CACHE_HOME to"):
+            way()
+
+
+def test_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(wheel_cache.fcntl, "flock", refuse)
+    with (
+        pytest.raises(AllranksError, match=r"cannot be locked \(No locks available\)"),
+        wheel_cache.locked("a", "building"),
+    ):
+        pass
 
 
 LOG = """\

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from allranks.frameworks.loads import Answer, ask, ask_horovod
 from allranks.frameworks.programs import Program
 from allranks.frameworks.target import Target
 from allranks.launchers import LAUNCHERS as OURS
+from command_rig import ROOT
 
 
 def test_launchers_that_exist() -> None:
@@ -39,12 +39,11 @@ def _take(there: Target, tools: Tools) -> Inventory:
 
 
 def test_a_horovod_for_another_torch() -> None:
-    there = target(
-        torch=CPU_TORCH, horovod={"version": "0.28.1", "torch": "2.12.1", "tensorflow": None}
-    )
+    horovod = {"version": "0.28.1", "torch": "2.12.1", "tensorflow": None}
+    there = target("/envs/train/bin/python", torch=CPU_TORCH, horovod=horovod)
     lacks = missing.in_horovod(there, {})
     assert lacks[0].what == "built for torch 2.12.1, but 2.13.0+cpu is there"
-    assert lacks[0].command.endswith(f"install horovod --force --python {sys.executable}")
+    assert lacks[0].command.endswith("install horovod --force --python /envs/train/bin/python")
     same = target(torch=CPU_TORCH, horovod={"torch": "2.13.0", "tensorflow": None})
     assert missing.in_horovod(same, {}) == []
 
@@ -63,6 +62,20 @@ def test_mpirun_only_for_a_horovod_with_mpi() -> None:
         tools = Tools(mpirun=Program("/usr/bin/mpirun", "Open MPI", "4.1.4"), answers=answers)
         row = next(each for each in _take(there, tools).frameworks if each.name == "Horovod")
         assert ("mpirun" in row.launchers) is mpi
+
+
+def test_torchs_launchers_only_for_a_horovod_of_torch() -> None:
+    horovod = {"version": "0.28.1", "torch": None, "tensorflow": "2.21.0"}
+    there = target(torch=CPU_TORCH, packages={"tensorflow": "2.21.0"}, horovod=horovod)
+    rows = {each.name: each.launchers for each in _take(there, Tools()).frameworks}
+    assert rows["Horovod"] == ("horovod", "srun", "fork")
+    assert rows["TensorFlow"] == ("srun", "fork", "torchrun", "python")
+
+
+@pytest.mark.parametrize("name", ["DeepSpeed", "Accelerate", "transformers"])
+def test_scripts_that_every_launcher_of_torch_starts(name: str) -> None:
+    started = {"fork", "srun", "torchrun", "launch", "accelerate", "deepspeed", "mpirun"}
+    assert set(LAUNCHERS[name]) == started
 
 
 def test_only_launchers_whose_program_is_there() -> None:
@@ -85,6 +98,10 @@ def test_mpi4py_with_another_mpi_than_mpirun() -> None:
     lacks = missing.mpi_library(there, Answer({"library": "Open MPI v4.1.4"}), "MPICH")
     assert "each process would be alone" in lacks[0].what
     assert missing.mpi_library(there, Answer({"library": "Open MPI v4.1.4"}), "Open MPI") == []
+    intel = Answer({"library": "Intel(R) MPI Library 2021.9 for Linux* OS"})
+    assert missing.mpi_library(there, intel, "Intel MPI") == []
+    other = missing.mpi_library(there, intel, "Open MPI")[0].what
+    assert other.startswith("mpi4py loads Intel MPI Library 2021.9")
     none = missing.mpi_library(there, Answer(problem="cannot load MPI library"), "MPICH")
     assert "cannot load MPI library" in none[0].what
 
@@ -128,6 +145,33 @@ def test_the_table_fits_80_columns(fake: str) -> None:
     assert max(map(len, told)) <= 80
 
 
+def test_the_distributions_python_needs_a_venv_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = target("/usr/bin/python3", about={"managed": True, "venv": False})
+    found = _take(there, Tools())
+    rows = {each.name: each.missing[0].command for each in found.frameworks}
+    assert rows["torch"] == "/usr/bin/python3 -m venv train && train/bin/pip install torch"
+    assert rows["Horovod"] == (
+        rows["torch"] + " && allranks frameworks install horovod --venv train"
+    )
+    monkeypatch.setattr("allranks.cli.frameworks._target", lambda *_: there)
+    monkeypatch.setattr(inventory, "look_around", lambda _: Tools())
+    text = CliRunner().invoke(frameworks, env={"COLUMNS": "80"}).output
+    assert "forbids pip there.\nMake a venv" in text
+    assert text.count("-m venv train\n") == 1
+    assert "It cannot make one yet: " in text
+    assert "\ntorch         train/bin/pip install torch\n" in text
+
+
+def test_a_new_venv_sees_the_frameworks_of_the_distribution() -> None:
+    there = target("/usr/bin/python3", torch=CPU_TORCH, about={"managed": True})
+    assert missing.horovod(there).command == (
+        "/usr/bin/python3 -m venv --system-site-packages train"
+        " && allranks frameworks install horovod --venv train"
+    )
+
+
 def test_json_is_stable(fake: str) -> None:
     done = CliRunner().invoke(frameworks, ["--python", fake, "--json"])
     data = json.loads(done.output)
@@ -144,3 +188,7 @@ def test_json_is_stable(fake: str) -> None:
     absent = data["frameworks"][3]
     assert absent["version"] is None
     assert set(absent["missing"][0]) == {"what", "type"}
+    assert set(data["programs"]) == {"g++", "cmake", "ninja", "make", "mpirun"}
+    page = (ROOT / "docs" / "frameworks" / "install.md").read_text()
+    for key in (*data, *torch, *torch["built_with"], *absent["missing"][0], *data["programs"]):
+        assert f"`{key}`" in page

@@ -10,8 +10,10 @@ from framework_fakes import CPU_TORCH, program, target
 
 from allranks.cli import cli
 from allranks.errors import AllranksError, MissingDependencyError, UsageError
-from allranks.frameworks import horovod_plan
+from allranks.frameworks import horovod_install, horovod_plan
+from allranks.frameworks.horovod_install import already_there
 from allranks.frameworks.horovod_plan import HorovodPlan, jobs, plan_horovod
+from allranks.frameworks.loads import Answer
 from allranks.frameworks.patches import CXX17, LEGACY_KERAS, NO_XLA, apply_all, patches_for
 from allranks.frameworks.programs import Program
 from allranks.frameworks.target import Target
@@ -81,6 +83,37 @@ def test_every_difference_is_another_wheel() -> None:
     assert len(keys) == len(plans)
     assert all("/" not in key and " " not in key for key in keys)
     assert plans[0].key == "horovod0.28.1-r1-cp311-linux_x86_64-torch2.13.0-Open_MPI_4.1.4"
+
+
+@pytest.mark.parametrize(
+    ("changes", "built", "stays"),
+    [
+        ({}, {"mpi": True}, True),
+        ({}, {"mpi": False}, False),
+        ({"nccl": "/usr"}, {"mpi": True}, False),
+        ({"nccl": "/usr"}, {"mpi": True, "nccl": True}, True),
+        ({"mpi": None}, {"mpi": True}, True),
+        ({"mpi": None, "no_mpi": True}, {"mpi": True}, False),
+        ({"mpi": None, "no_mpi": True}, {"mpi": False}, True),
+    ],
+)
+def test_built_again_when_more_or_less_is_asked_for(
+    changes: dict[str, object],
+    built: dict[str, bool],
+    stays: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = {"gloo": True, "nccl": False, "cuda": False, "rocm": False, **built}
+    monkeypatch.setattr(horovod_install, "ask_horovod", lambda *_: Answer(said))
+    horovod = {"version": "0.28.1", "torch": "2.13.0", "tensorflow": None}
+    there = target(torch=CPU_TORCH, horovod=horovod)
+    assert already_there(_plan(there, **changes)) == (said if stays else None)
+
+
+def test_no_mpi_is_known_to_have_been_typed() -> None:
+    there = target(torch=CPU_TORCH)
+    assert plan_horovod(there, "auto", False).no_mpi
+    assert not plan_horovod(there, "auto", None).no_mpi
 
 
 def test_horovods_own_switches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from framework_fakes import horovod_package, package, program, python_with, torch_package
+from framework_fakes import horovod_package, package, program, python_with, target, torch_package
 
 from allranks.errors import UsageError
 from allranks.frameworks import probe
-from allranks.frameworks.target import choose_python, look_into
+from allranks.frameworks.target import Target, choose_python, look_into
 
 
 def test_our_own_python() -> None:
@@ -76,6 +76,11 @@ def test_what_is_no_python(tmp_path: Path) -> None:
     wrong = program(tmp_path, "python", "echo 'no, thanks' >&2; exit 3")
     with pytest.raises(UsageError, match=r"is not a Python that allranks can ask.*no, thanks"):
         look_into(str(wrong))
+    with pytest.raises(UsageError, match=r"\(3\.8 or newer\)\.$"):
+        look_into("/bin/ls")
+    long = program(tmp_path, "long", "printf 'x%.0s' $(seq 300) >&2; exit 3")
+    with pytest.raises(UsageError, match=r": x{200}$"):
+        look_into(str(long))
     with pytest.raises(UsageError, match="cannot be started: No such file"):
         look_into(str(tmp_path / "nothing"))
     slow = program(tmp_path, "slow", "sleep 5")
@@ -96,3 +101,36 @@ def test_which_python_is_meant(tmp_path: Path) -> None:
         choose_python(None, str(tmp_path), "x")
     with pytest.raises(UsageError, match="no such program"):
         choose_python("python9.9", None, "x")
+
+
+def test_a_pip_command_that_works_for_a_python_without_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "path"
+    monkeypatch.setenv("PATH", str(path))
+    own = "/envs/train/bin/python"
+    assert _bare().pip("install", "x") == f"{own} -m ensurepip && {own} -m pip install x"
+    program(path, "pip", "echo pip 22.0.2 from /usr/lib")
+    assert "-m ensurepip" in _bare().pip("install", "x"), "22.0 has no --python"
+    program(path, "pip", "echo pip 22.3 from /usr/lib")
+    assert _bare().pip("install", "x") == f"pip --python {own} install x"
+    program(path, "uv", "")
+    assert _bare().pip("install", "x") == f"uv pip install --python {own} x"
+
+
+def _bare() -> Target:
+    return target("/envs/train/bin/python", packages={"pip": None})
+
+
+def test_the_active_python_by_any_of_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = program(tmp_path, "python3", "")
+    (tmp_path / "python").symlink_to("python3")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert target(str(python)).pip("install", "x") == f"{python} -m pip install x"
+    program(tmp_path, "pip", "")
+    assert target(str(python)).pip("install", "x") == "pip install x"
+    assert target(str(python)).ours("install", "horovod") == "allranks frameworks install horovod"
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))
+    assert target(str(python)).pip("install", "x") == f"{python} -m pip install x"

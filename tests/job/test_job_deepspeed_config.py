@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from allranks.job.plan import Plan
 from allranks.job.resolve import resolve
 
 ENGINE = "import deepspeed\nengine = deepspeed.initialize(args=args, model=model)\n"
+TRANSFORMERS = "from transformers import Trainer\nTrainer().train()\n"
 LOOSE = '{\n  "train_batch_size": 8, // of all\n  "fp16": {\n    "enabled": false,\n  }\n}\n'
 
 
@@ -32,15 +34,19 @@ def plan_of(config: Any, *args: str, scheduler: str = "local", **fields: Any) ->
 
 
 @pytest.mark.parametrize(
-    "args",
+    ("script", "args"),
     [
-        ("--deepspeed", "--deepspeed_config", "ds.json", "--lr", "1"),
-        ("--deepspeed_config=ds.json",),
-        ("--deepspeed", "ds.json"),
-        ("--deepspeed=ds.json",),
+        (ENGINE, ("--deepspeed", "--deepspeed_config", "ds.json", "--lr", "1")),
+        (ENGINE, ("--deepspeed_config=ds.json",)),
+        (TRANSFORMERS, ("--deepspeed", "ds.json")),
+        (TRANSFORMERS, ("--deepspeed=ds.json",)),
+        (ENGINE, ("--deepspeed=ds.json",)),
     ],
 )
-def test_what_is_not_json_is_told_and_replaced(args: tuple[str, ...], here: Path) -> None:
+def test_what_is_not_json_is_told_and_replaced(
+    script: str, args: tuple[str, ...], here: Path
+) -> None:
+    (here / "train.py").write_text(script)
     plan = plan_of(LOOSE, *args)
     assert plan.notes == (
         "ds.json is not strict JSON (line 2: a comment (//), line 4: a comma before the closing "
@@ -65,7 +71,16 @@ def test_words_that_are_no_file(here: Path) -> None:
         assert plan_of({}, *args).notes == ()
 
 
-def test_hopeless_text_shows_its_place() -> None:
+@pytest.mark.parametrize("data", ['{"text": "a"}\n{"text": "b"}\n', '["a", "b"]', LOOSE])
+def test_a_data_file_after_the_flag_is_no_configuration(data: str, here: Path) -> None:
+    plan = plan_of(data, "--deepspeed", "ds.json")
+    assert plan.notes == ()
+    assert with_strict_copies(plan, here) == plan.job.args
+    assert plan_of({}, "--deepspeed", "other.json").notes == ()
+
+
+def test_hopeless_text_shows_its_place(here: Path) -> None:
+    (here / "train.py").write_text(TRANSFORMERS)
     with pytest.raises(UsageError) as caught:
         plan_of('{\n  "a": 1\n  "b": [\n}', "--deepspeed", "ds.json")
     assert str(caught.value) == (
@@ -79,7 +94,22 @@ def test_hjson_is_left_to_deepspeed(here: Path) -> None:
     assert plan.notes == ()
     assert with_strict_copies(plan, here) == plan.job.args
     with pytest.raises(UsageError, match="is not JSON"):
-        plan_of("{\n  train_batch_size: 8\n", "--deepspeed", "ds.json")
+        plan_of("{\n  train_batch_size: 8\n")
+    (here / "train.py").write_text("import transformers.trainer\n")
+    with pytest.raises(UsageError, match="is not JSON"):
+        plan_of("{\n  train_batch_size: 8\n}", "--deepspeed", "ds.json")
+
+
+def test_hjson_without_its_reader(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hjson", None)
+    plan = plan_of("{\n  train_batch_size: 8\n}")
+    (note,) = plan.notes
+    assert note.startswith("ds.json is not JSON: line 2, column 3: ")
+    assert note.endswith("; DeepSpeed may still read it as Hjson.")
+    assert with_strict_copies(plan, here) == plan.job.args
+    (here / "train.py").write_text(TRANSFORMERS)
+    with pytest.raises(UsageError, match="is not JSON"):
+        plan_of("{\n  train_batch_size: 8\n}", "--deepspeed", "ds.json")
 
 
 def test_a_missing_file_is_told_before_the_start() -> None:
@@ -128,6 +158,13 @@ def test_batch_sizes(sizes: tuple[Any, ...], message: str | None) -> None:
     "script",
     [
         "import deepspeed\ndeepspeed.initialize(model=m, config=changed)",
+        "import deepspeed\n"
+        "deepspeed.initialize(args=a, model_parameters=m.parameters(), config=changed)",
+        "import deepspeed\ndeepspeed.initialize(model=m, model_parameters=m.parameters())",
+        "import deepspeed\ndeepspeed.initialize(args=args, **more)",
+        "import deepspeed\ndeepspeed.initialize(args=a)\ndeepspeed.initialize(config=changed)",
+        "import deepspeed\ndeepspeed.initialize(args=args\n",
+        "import deepspeed\n# deepspeed.initialize(args=args)\nstart()",
         "import deepspeed\nfrom deepspeed.pipe import PipelineModule\ndeepspeed.initialize(args=a)",
         "import deepspeed\ndeepspeed.initialize(args=args, model=model, mpu=mpu)",
         "from engine import train\ntrain()",
@@ -136,6 +173,35 @@ def test_batch_sizes(sizes: tuple[Any, ...], message: str | None) -> None:
 def test_only_a_note_where_the_script_may_know_better(script: str, here: Path) -> None:
     (here / "train.py").write_text(script)
     assert "is not a multiple of" in plan_of({"train_batch_size": 2}).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "sure"),
+    [
+        ("from deepspeed.pipe import PipelineModule\n", False),
+        ("def broken(:\n", False),
+        ("import deepspeed\n\ndef again(): deepspeed.initialize(config={})\n", False),
+        ("from torch.nn import Linear\n", True),
+    ],
+)
+def test_modules_beside_the_script_are_looked_at(module: str, sure: bool, here: Path) -> None:
+    (here / "train.py").write_text("from net import model\n" + ENGINE)
+    (here / "net.py").write_text(module)
+    if sure:
+        with pytest.raises(JobError, match="is not a multiple of"):
+            plan_of({"train_batch_size": 2})
+    else:
+        assert "is not a multiple of" in plan_of({"train_batch_size": 2}).notes[0]
+
+
+@pytest.mark.parametrize("word", ["transformers", "argparse"])
+def test_batch_sizes_of_transformers(word: str, here: Path) -> None:
+    (here / "train.py").write_text(f"import {word}\n")
+    if word == "transformers":
+        with pytest.raises(JobError, match="is not a multiple of"):
+            plan_of({"train_batch_size": 2}, "--deepspeed=ds.json")
+    else:
+        assert "multiple" in plan_of({"train_batch_size": 2}, "--deepspeed=ds.json").notes[0]
 
 
 def test_processes_of_the_script_itself_are_not_counted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ def settings(
     return MACHINE.format(kind=kind, gpus=gpus, same=same, cpu=cpu)
 
 
-def default(text: str) -> None:
-    path = Path("hf/accelerate/default_config.yaml")
+def default(text: str, name: str = "default_config.yaml") -> None:
+    path = Path("hf/accelerate", name)
     path.parent.mkdir(parents=True)
     path.write_text(text)
 
@@ -73,6 +74,26 @@ def test_what_is_read(here: Path) -> None:
     (here / "a.json").write_text('{"distributed_type": "FSDP", "use_cpu": true, "fsdp_config": {}}')
     assert read_accelerate_file(here / "a.json").kind == "FSDP"
     assert read_accelerate_file(here / "a.json").says("use_cpu")
+    (here / "a.json").write_text("{")
+    assert read_accelerate_file(here / "a.json").values == {}
+
+
+def test_json_in_a_yaml_file() -> None:
+    """``accelerate config default`` writes JSON into ``default_config.yaml``."""
+    given = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}, "use_cpu": False}
+    default(json.dumps({**given, "num_processes": 4, "gpu_ids": None, "tpu_env": []}, indent=2))
+    plan = plan_of()
+    assert "--multi_gpu" not in said(plan)
+    file = plan.accelerate_file
+    assert file is not None
+    assert file.values == {"distributed_type": "FSDP", "use_cpu": "false", "num_processes": "4"}
+    assert file.blocks == {"fsdp_config": '{"fsdp_version": 2}'}
+
+
+def test_what_accelerate_does_not_read() -> None:
+    default('{"distributed_type": "FSDP"}', "default_config.json")
+    assert plan_of().accelerate_file is None
+    assert "--multi_gpu" in said(plan_of())
 
 
 @pytest.mark.parametrize("kind", ["NO", "MULTI_GPU", "MULTI_CPU"])
@@ -111,8 +132,6 @@ def test_one_network_means_the_static_way() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (settings(cpu="true"), "use_cpu is true, but the job has 2 GPUs per node."),
-        (settings("MULTI_CPU"), "distributed_type is MULTI_CPU, but the job has 2 GPUs per node."),
         (settings(gpus="0"), "gpu_ids is 0, but the job has 2 ranks on each node."),
         (settings("XLA"), r"distributed_type is XLA \(TPUs\), but the job has 2 GPUs per node."),
         ("compute_environment: AMAZON_SAGEMAKER\n", "compute_environment is AMAZON_SAGEMAKER"),
@@ -126,13 +145,45 @@ def test_what_contradicts_the_job(text: str, message: str) -> None:
     assert "--" in str(caught.value).splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "cpu", "shown"),
+    [
+        ("NO", "true", "use_cpu: true"),
+        ("FSDP", "true", "use_cpu: true"),
+        ("MULTI_CPU", "false", "distributed_type: MULTI_CPU"),
+        ("MULTI_CPU", "true", "use_cpu: true and distributed_type: MULTI_CPU"),
+    ],
+)
+def test_cpus_in_the_file_do_not_stop_a_job_on_gpus(kind: str, cpu: str, shown: str) -> None:
+    default(settings(kind, cpu=cpu))
+    (note,) = plan_of(gpus_per_node="2", nprocs=2, cpus_per_task=8).notes
+    assert note.endswith(f"has {shown}; the job trains on its GPUs all the same.")
+    assert plan_of(nprocs=2).notes == ()
+
+
+def test_one_process_would_train_on_the_cpu() -> None:
+    default(settings("NO", cpu="true"))
+    with pytest.raises(JobError, match="use_cpu is true, but the job has 1 GPU per node") as caught:
+        plan_of(gpus_per_node="1", nprocs=1)
+    assert "Set use_cpu: false there, or use --gpus-per-node 0." in str(caught.value)
+    assert plan_of(nprocs=1).notes == ()
+
+
 def test_a_named_file(here: Path) -> None:
     (here / "mine.yaml").write_text(settings("FSDP"))
     plan = plan_of("--config_file", "mine.yaml", nprocs=2)
     assert "--multi_gpu" not in said(plan)
     assert plan.notes == ("mine.yaml has num_processes: 4; the job's 2 holds.",)
+
+
+def test_a_file_that_is_not_here() -> None:
     with pytest.raises(UsageError, match=r"no file other\.yaml"):
-        plan_of("--config_file=other.yaml")
+        plan_of("--config_file=other.yaml", scheduler="local")
+    (note,) = plan_of("--config_file=other.yaml").notes
+    assert note.startswith("other.yaml (--config_file) is not here, so nothing of it is checked.")
+    assert "--launcher-arg=--use_fsdp" in note
+    assert plan_of("--config_file=other.yaml", "--use_fsdp").notes[0].endswith("is checked.")
+    assert plan_of("--config_file=other.yaml", nprocs=1).notes[0].endswith("is checked.")
 
 
 @pytest.mark.parametrize(

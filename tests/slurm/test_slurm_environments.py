@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from allranks.environment import PURGE
 from command_rig import Allranks
 from conda_standin import make_conda
 
@@ -75,7 +76,7 @@ def test_modules_are_purged_and_loaded(slurm: Allranks, tell: str, tmp_path: Pat
     )
     words = ["--setup-command", f"source '{tmp_path}/profile.sh'"]
     done = slurm("script", *words, "--load", "GCC/13", "--load", "PyTorch/2.1", "tell.py")
-    assert "module purge\nmodule load GCC/13\nmodule load PyTorch/2.1\n" in done.stdout
+    assert f"{PURGE}\nmodule load GCC/13\nmodule load PyTorch/2.1\n" in done.stdout
     environment = {"BASH_FUNC_module%%": '() { [ "$1" = purge ] || export FLAVOUR="$FLAVOUR+$2"; }'}
     submitted = slurm(
         *("submit", "-t", "5m", "--load", "GCC/13", "--load", "PyTorch/2.1", "--follow", "tell.py"),

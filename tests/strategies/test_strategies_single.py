@@ -220,3 +220,8 @@ def sharing(strategy: Strategy) -> bool:
     if isinstance(strategy, DDP):
         return bool(strategy.wrapped.require_backward_grad_sync)
     return bool(strategy._sharing)
+
+
+def test_accumulation_is_not_a_strategys_own_affair() -> None:
+    with pytest.raises(UsageError, match=r"TrainConfig\(accumulate"):
+        Single(accumulate=4)

@@ -69,8 +69,13 @@ def _print(found: Inventory) -> None:
     console.print(f"\nTo build with: {', '.join(tools) or 'nothing'}.")
     if found.tools.mpirun:
         console.print(f"mpirun is {found.tools.mpirun.path}", soft_wrap=True)
-    _commands(console, "Missing", [each for each in found.frameworks if each.version])
-    _commands(console, "Not there", [each for each in found.frameworks if not each.version])
+    if found.target.managed:
+        from allranks.frameworks.missing import pip_forbidden
+
+        console.print(f"\n{pip_forbidden(found.target)}", style="yellow", soft_wrap=True)
+    for title in ("Missing", "Not there"):
+        rows = [each for each in found.frameworks if bool(each.version) is (title == "Missing")]
+        _commands(console, title, rows, f"{found.target.new_venv} && ")
 
 
 def _table(rows: list[Framework]) -> RenderableType:
@@ -108,8 +113,8 @@ def _with(framework: Framework) -> str:
     return ", ".join(words)
 
 
-def _commands(console: Any, title: str, rows: list[Framework]) -> None:
-    """Each thing that is missing, and below it what to type."""
+def _commands(console: Any, title: str, rows: list[Framework], told: str) -> None:
+    """Each thing that is missing, and below it what to type, less what was told above."""
     lines = [(each.name, one) for each in rows for one in each.missing]
     if not lines:
         return
@@ -118,7 +123,7 @@ def _commands(console: Any, title: str, rows: list[Framework]) -> None:
         if title == "Missing":
             console.print(f"{name}: {one.what}", style="yellow")
         lead = "    " if title == "Missing" else f"{name:<14}"
-        console.print(f"{lead}{one.command}", soft_wrap=True)
+        console.print(f"{lead}{one.command.removeprefix(told)}", soft_wrap=True)
 
 
 @frameworks.group()

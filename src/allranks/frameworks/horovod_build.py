@@ -24,7 +24,7 @@ from allranks.frameworks.build_failure import build_failed, download_failed, mus
 from allranks.frameworks.horovod_plan import SDIST, SHA256, VERSION, HorovodPlan
 from allranks.frameworks.patches import apply_all
 from allranks.frameworks.processes import OnLine, run_logged
-from allranks.frameworks.wheel_cache import wheels_folder
+from allranks.frameworks.wheel_cache import keep, wheels_folder
 
 BUILD_PACKAGES = (
     "setuptools==80.9.0", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi",
@@ -110,10 +110,7 @@ def fetch(shop: Workshop) -> Path:
             raise download_failed(
                 shop.log, SDIST, f"--no-deps --no-binary :all: horovod=={VERSION}"
             )
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(f".{os.getpid()}")
-        shutil.copy(shop.folder / SDIST, partial)
-        partial.replace(kept)
+        keep(shop.folder / SDIST, kept)
     if hashlib.sha256(kept.read_bytes()).hexdigest() != SHA256:
         raise MissingDependencyError(
             f"{kept} is not Horovod's own archive: its SHA-256 is another one.\nRemove it: rm {kept}"

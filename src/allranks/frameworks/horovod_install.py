@@ -19,7 +19,7 @@ from allranks.frameworks.loads import ask_horovod
 from allranks.frameworks.missing import in_horovod
 from allranks.frameworks.processes import ended_by_signals, held_signals, run_logged
 from allranks.frameworks.target import Target, here
-from allranks.frameworks.wheel_cache import find_wheel, keep_wheel, locked, logs_folder
+from allranks.frameworks.wheel_cache import find_wheel, keep_wheel, locked, logs_folder, opened
 
 RUNTIME = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 """What Horovod imports when it runs, all small."""
@@ -34,7 +34,13 @@ def already_there(plan: HorovodPlan) -> dict[str, Any] | None:
     if in_horovod(plan.target, answers):
         return None
     said = {key: value for answer in answers.values() for key, value in answer.said.items()}
-    return None if plan.mpi and not said["mpi"] else said
+    return None if _differs(plan, said) else said
+
+
+def _differs(plan: HorovodPlan, said: dict[str, Any]) -> bool:
+    """Whether it lacks what can be built now, or has what is not wanted."""
+    lacks = (plan.mpi and not said["mpi"]) or (plan.nccl and not said["nccl"])
+    return bool(lacks or (plan.no_mpi and said["mpi"]))
 
 
 def install(plan: HorovodPlan, tell: Tell, *, force: bool = False) -> dict[str, Any]:
@@ -56,9 +62,8 @@ def install(plan: HorovodPlan, tell: Tell, *, force: bool = False) -> dict[str, 
 @contextmanager
 def log_file() -> Iterator[IO[str]]:
     """A file of its own for this installation, kept."""
-    logs_folder().mkdir(parents=True, exist_ok=True)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-    with (logs_folder() / f"horovod-{stamp}.log").open("x", encoding="utf-8") as log:
+    with opened(logs_folder() / f"horovod-{stamp}.log", "x") as log:
         yield log
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.errors import MissingDependencyError, UsageError
+from allranks.frameworks.missing import pip_forbidden
 from allranks.frameworks.patches import REVISION, Patch, patches_for
 from allranks.frameworks.programs import Program, how_to_get, mpi_headers
 from allranks.frameworks.target import Target
@@ -30,6 +31,8 @@ class HorovodPlan:
     nccl: str | None
     """The folder of NCCL's headers and library; None: tensors are reduced on the CPU."""
     notes: tuple[str, ...] = ()
+    no_mpi: bool = False
+    """``--no-mpi`` was typed; without it an MPI that is built in already may stay."""
 
     @property
     def patches(self) -> list[Patch]:
@@ -81,17 +84,14 @@ class HorovodPlan:
 
 def plan_horovod(target: Target, frameworks: str, mpi: bool | None) -> HorovodPlan:
     """What ``--with`` and ``--mpi`` mean in this Python."""
-    if target.about["managed"]:
-        raise UsageError(
-            f"{target.python} belongs to the distribution, which forbids pip to install into it.\n"
-            "Make a venv with your framework in it and give it with --venv: python3 -m venv train"
-        )
+    if target.managed:
+        raise UsageError(pip_forbidden(target))
     torch, tensorflow = _frameworks(target, frameworks)
     library, note = _mpi(target, mpi)
     nccl, other = _nccl(target, torch)
     keras = _keras_note(target) if tensorflow else ""
     notes = tuple(filter(None, (note, other, keras)))
-    return HorovodPlan(target, torch, tensorflow, library, nccl, notes)
+    return HorovodPlan(target, torch, tensorflow, library, nccl, notes, mpi is False)
 
 
 def _frameworks(target: Target, asked: str) -> tuple[str | None, str | None]:

@@ -19,7 +19,7 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     "Accelerate": ("accelerate", "fork", "srun", "torchrun", "launch", "deepspeed", "mpirun"),
     "transformers": ("accelerate", "fork", "srun", "torchrun", "launch", "deepspeed", "mpirun"),
     "Horovod": ("horovod", "srun", "fork", "torchrun", "launch", "mpirun"),
-    "TensorFlow": ("srun", "fork", "python", "torchrun", "mpirun"),
+    "TensorFlow": ("srun", "fork", "torchrun", "python", "mpirun"),
     "mpi4py": ("mpirun", "srun"),
     "MPI": ("mpirun",),
 }
@@ -154,9 +154,9 @@ def _horovod(target: Target, tools: Tools) -> Framework:
     for part in ("torch", "tensorflow"):
         if part in tools.answers:
             parts.update(tools.answers[part].said)
-    launchers = LAUNCHERS["Horovod"]
-    if not parts.get("mpi"):
-        launchers = tuple(name for name in launchers if name != "mpirun")
+    unfit: tuple[str, ...] = () if parts.get("mpi") else ("mpirun",)
+    unfit += () if found["torch"] else ("torchrun", "launch")  # torch's own
+    launchers = tuple(name for name in LAUNCHERS["Horovod"] if name not in unfit)
     return Framework(
         "Horovod", found["version"], parts, launchers, missing.in_horovod(target, tools.answers)
     )
@@ -176,7 +176,7 @@ def _mpi4py(target: Target, tools: Tools) -> Framework:
     if version is None:
         return Framework("mpi4py", None, missing=[missing.package(target, "mpi4py")])
     answer = tools.answers["mpi4py"]
-    parts = {"library": answer.said.get("library")}
+    parts = {"library": answer.said.get("library") or None}
     lacks = missing.mpi_library(target, answer, tools.mpirun.kind if tools.mpirun else None)
     return Framework("mpi4py", version, parts, LAUNCHERS["mpi4py"], lacks)
 

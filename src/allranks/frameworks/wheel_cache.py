@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from allranks.errors import AllranksError
 
@@ -37,15 +38,39 @@ def find_wheel(key: str) -> Path | None:
 
 def keep_wheel(key: str, wheel: Path) -> Path:
     """Put a wheel into the cache; a reader sees all of it or nothing."""
-    folder = wheels_folder() / key
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{wheel.name}.{os.getpid()}"
+    return keep(wheel, wheels_folder() / key / wheel.name)
+
+
+def keep(file: Path, place: Path) -> Path:
+    """Copy a file into the cache, whole or not at all."""
+    partial = place.with_name(f".{place.name}.{os.getpid()}")
+    with writing(place.parent):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copy(file, partial)
+            partial.replace(place)
+        finally:
+            partial.unlink(missing_ok=True)
+    return place
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A cache that cannot be written is told in a sentence."""
     try:
-        shutil.copy(wheel, partial)
-        partial.replace(folder / wheel.name)
-    finally:
-        partial.unlink(missing_ok=True)
-    return folder / wheel.name
+        yield
+    except OSError as error:
+        raise AllranksError(
+            f"{folder} cannot be written ({error.strerror}).\n"
+            "Set XDG_CACHE_HOME to a folder that can."
+        ) from None
+
+
+def opened(path: Path, mode: str) -> IO[str]:
+    """Open a file of the cache, its folder made where it is not there."""
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open(mode, encoding="utf-8")
 
 
 def plain(text: str) -> str:
@@ -57,8 +82,7 @@ def plain(text: str) -> str:
 def locked(name: str, what: str) -> Iterator[None]:
     """Hold a lock, or say who holds it."""
     path = cache_folder() / "locks" / f"{name}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
+    with opened(path, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -67,6 +91,11 @@ def locked(name: str, what: str) -> Iterator[None]:
             raise AllranksError(
                 f"Another process (pid {holder}) is {what}.\n"
                 "Wait until it has ended, then type the same again."
+            ) from None
+        except OSError as error:  # some network file systems have no locks
+            raise AllranksError(
+                f"{path} cannot be locked ({error.strerror}).\n"
+                "Set XDG_CACHE_HOME to a folder on a local disk."
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -1,7 +1,7 @@
 """Accelerate's own settings file: what ``accelerate launch`` would take from it without a word.
 
 Our options win over the file's, so most differences do not matter. Those that do are refused here:
-fewer GPUs than ranks, the CPU where GPUs were asked for, a machine that is none of ours.
+fewer GPUs than ranks, one process on the CPU where a GPU was asked for, a machine that is none of ours.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from allranks.errors import JobError, UsageError
 from allranks.job.plan import Plan
@@ -58,37 +59,50 @@ def find_accelerate_file(plan: Plan) -> AccelerateFile | None:
         return None
     named = _option(plan, "--config_file")
     path = Path(plan.job.chdir or ".", named).expanduser() if named else _default(plan)
-    if path.is_file():
-        return read_accelerate_file(path)
-    if named and not plan.job.container:
-        raise UsageError(
-            f"There is no file {named} (--launcher-arg=--config_file={named}).\n"
-            "Make one with: accelerate config --config_file FILE"
-        )
-    return None
+    return read_accelerate_file(path) if path.is_file() else None
 
 
 def read_accelerate_file(path: Path) -> AccelerateFile:
-    """YAML as accelerate writes it, or JSON."""
+    """YAML or JSON: ``accelerate config default`` writes JSON whatever the file is called."""
     text = path.read_text("utf-8", "replace")
-    if path.suffix == ".json":
-        text = _lines_of_json(text)
-    values, blocks = _read(text)
+    try:
+        values, blocks = _of_json(json.loads(text))
+    except ValueError:  # what is wrong with a .json file accelerate says itself
+        values, blocks = _of_yaml("" if path.suffix == ".json" else text)
     return AccelerateFile(str(path), values, blocks)
 
 
-def check_accelerate_file(plan: Plan) -> Iterator[str]:
+def check_accelerate_file(plan: Plan, scheduler: str) -> Iterator[str]:
     """Notes; a file or words that contradict the job in what they mean raise ``JobError``."""
     if plan.launcher != "accelerate":
         return
     _check_words(plan)
-    file = plan.accelerate_file
+    file, named = plan.accelerate_file, _option(plan, "--config_file")
     if file is None:
+        if named:
+            yield _missing(plan, named, scheduler)
         return
     for wrong, change in _contradictions(plan, file):
         raise JobError(f"{file.path}: {wrong}\n{change}")
-    if _option(plan, "--config_file"):
+    yield from _on_gpus(plan, file)
+    if named:
         yield from _outvoted(plan, file)
+
+
+def _missing(plan: Plan, named: str, scheduler: str) -> str:
+    """A note where the file may be on the cluster, or in the container, alone."""
+    if scheduler == "local" and not plan.job.container:
+        raise UsageError(
+            f"There is no file {named} (--launcher-arg=--config_file={named}).\n"
+            "Make one with: accelerate config --config_file FILE"
+        )
+    note = f"{named} (--config_file) is not here, so nothing of it is checked."
+    if plan.shape.world_size == 1 or any(word in MODES for word in plan.job.launcher_args):
+        return note
+    return (
+        f"{note} The job trains by DDP; for an engine that the file names add "
+        "--launcher-arg=--use_fsdp, --use_deepspeed or --use_megatron_lm."
+    )
 
 
 def _check_words(plan: Plan) -> None:
@@ -112,10 +126,9 @@ def _contradictions(plan: Plan, file: AccelerateFile) -> Iterator[tuple[str, str
         yield f"compute_environment is {where}, but the job runs here or on Slurm.", other
     if file.kind in ("XLA", "TPU"):
         yield f"distributed_type is {file.kind} (TPUs), but the job has {_ranks(plan)}.", other
-    if gpus and (file.says("use_cpu") or file.kind == "MULTI_CPU"):
-        said = "use_cpu is true" if file.says("use_cpu") else "distributed_type is MULTI_CPU"
-        change = f"Set use_cpu: false and distributed_type: MULTI_GPU there, or --gpus-per-node 0.\n{other}"
-        yield f"{said}, but the job has {gpus} GPUs per node.", change
+    if gpus and plan.shape.world_size == 1 and file.says("use_cpu"):
+        change = f"Set use_cpu: false there, or use --gpus-per-node 0.\n{other}"
+        yield f"use_cpu is true, but the job has {_ranks(plan)}.", change
     ids = file.values.get("gpu_ids", "all")
     if gpus and ids != "all" and len(ids.split(",")) < ranks and not _option(plan, "--gpu_ids"):
         change = "Set gpu_ids: all there, or add --launcher-arg=--gpu_ids=all"
@@ -123,6 +136,14 @@ def _contradictions(plan: Plan, file: AccelerateFile) -> Iterator[tuple[str, str
     if plan.shape.nodes > 1 and file.says("same_network") and plan.job.rendezvous == "c10d":
         change = "Set same_network: false there, or use --rendezvous static."
         yield "same_network is true, with which the nodes do not meet by --rendezvous c10d.", change
+
+
+def _on_gpus(plan: Plan, file: AccelerateFile) -> Iterator[str]:
+    """Words about CPUs that accelerate leaves alone, as the job says ``--multi_gpu`` or an engine."""
+    said = ["use_cpu: true"] if file.says("use_cpu") else []
+    said += ["distributed_type: MULTI_CPU"] if file.kind == "MULTI_CPU" else []
+    if said and plan.shape.gpus_per_node.count:
+        yield f"{file.path} has {' and '.join(said)}; the job trains on its GPUs all the same."
 
 
 def _outvoted(plan: Plan, file: AccelerateFile) -> Iterator[str]:
@@ -136,6 +157,8 @@ def _outvoted(plan: Plan, file: AccelerateFile) -> Iterator[str]:
 
 def _ranks(plan: Plan) -> str:
     gpus = plan.shape.gpus_per_node.count
+    if gpus == 1:
+        return "1 GPU per node"
     return f"{gpus} GPUs per node" if gpus else f"{plan.shape.world_size} processes on CPUs"
 
 
@@ -151,13 +174,14 @@ def _option(plan: Plan, name: str) -> str | None:
 
 
 def _default(plan: Plan) -> Path:
+    """The one name that accelerate looks for; it does not read a ``default_config.json`` beside it."""
     env = {**os.environ, **plan.job.env}
     cache = env.get("XDG_CACHE_HOME") or "~/.cache"
     home = env.get("HF_HOME") or f"{cache}/huggingface"
     return Path(home).expanduser() / "accelerate" / "default_config.yaml"
 
 
-def _read(text: str) -> tuple[dict[str, str], dict[str, str]]:
+def _of_yaml(text: str) -> tuple[dict[str, str], dict[str, str]]:
     """The flat part of a YAML file; what is indented belongs to the key above it."""
     values: dict[str, str] = {}
     blocks: dict[str, str] = {}
@@ -174,14 +198,13 @@ def _read(text: str) -> tuple[dict[str, str], dict[str, str]]:
     return values, blocks
 
 
-def _lines_of_json(text: str) -> str:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return ""  # accelerate says itself what is wrong with it
-    pairs = found.items() if isinstance(found, dict) else ()
-    return "".join(
-        f"{key}: {value if isinstance(value, str) else json.dumps(value)}\n"
-        for key, value in pairs
-        if not isinstance(value, (dict, list))
-    )
+def _of_json(found: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """The same of a JSON file, values as YAML writes them."""
+    values: dict[str, str] = {}
+    blocks: dict[str, str] = {}
+    for key, value in found.items() if isinstance(found, dict) else ():
+        if isinstance(value, (dict, list)):
+            blocks.update({key: json.dumps(value)} if value else {})
+        elif value not in (None, ""):
+            values[key] = value if isinstance(value, str) else json.dumps(value)
+    return values, blocks

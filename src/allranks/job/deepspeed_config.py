@@ -7,10 +7,10 @@ assertion in every rank after hours in the queue.
 
 from __future__ import annotations
 
-import contextlib
+import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from allranks.lenient_json import Correction, LenientJSONError, read_lenient, st
 CONFIG = ("--deepspeed_config", "--deepspeed-config")
 """DeepSpeed's own option. Transformers names the file by ``--deepspeed``, which is a flag elsewhere."""
 
-_ENGINE = re.compile(r"\bdeepspeed\.initialize\(([^)]*)\)")
+# With one of these (None: a ``**``) the call says more than ``args``, so the file may not be all.
+_BESIDE_THE_FILE = {None, "config", "config_params", "mpu", "mesh_device", "mesh_param"}
 # With a model that is split over ranks, fewer batches are in flight than there are processes.
 _SPLITS = re.compile(
     r"\bmpu\b|pipelinemodule|(tensor|sequence|pipeline|context)_parallel|autotp|megatron|ulysses",
@@ -83,9 +84,10 @@ def with_strict_copies(plan: Plan, folder: Path) -> tuple[str, ...]:
 
 def _named(plan: Plan) -> Iterator[_Named]:
     args = plan.job.args
+    taken = (*CONFIG, "--deepspeed") if _of_transformers(plan) else CONFIG
     for index, word in enumerate(args):
         option, equals, value = word.partition("=")
-        if option not in (*CONFIG, "--deepspeed"):
+        if option not in taken and not (equals and option == "--deepspeed"):
             continue
         if not equals:
             index += 1
@@ -94,6 +96,12 @@ def _named(plan: Plan) -> Iterator[_Named]:
         # DeepSpeed also takes the configuration itself, in base64.
         if value.endswith(".json") or (value and option in CONFIG and path.is_file()):
             yield _Named(index, option, f"{option}=" if equals else "", value, path)
+
+
+def _of_transformers(plan: Plan) -> bool:
+    """Whether ``--deepspeed`` has a value; elsewhere it is a flag, and a file after it is data."""
+    modules = plan.imports.modules if plan.imports else ()
+    return any(name.partition(".")[0] == "transformers" for name in modules)
 
 
 def _read(path: Path) -> str:
@@ -108,7 +116,12 @@ def _check(plan: Plan, named: _Named) -> Iterator[str]:
     try:
         value, corrections = read_lenient(text)
     except LenientJSONError as error:
-        value, corrections = _hjson(text, named, error), []
+        loads = _hjson_reader()
+        if loads is None and named.option in CONFIG:
+            place = f"line {error.line}, column {error.column}: {error.why}"
+            yield f"{named.value} is not JSON: {place}; DeepSpeed may still read it as Hjson."
+            return
+        value, corrections = _hjson(text, named, error, loads), []
     if corrections:
         yield _told(named, corrections)
     if not isinstance(value, dict):
@@ -120,13 +133,25 @@ def _check(plan: Plan, named: _Named) -> Iterator[str]:
         raise JobError(f"{named.value}: {why}")
 
 
-def _hjson(text: str, named: _Named, error: LenientJSONError) -> Any:
-    """DeepSpeed itself reads Hjson, which allows still more; where that is installed it decides."""
-    if named.option in CONFIG:
-        with contextlib.suppress(ImportError, ValueError):
-            value = importlib.import_module("hjson").loads(text)
-            if isinstance(value, dict):
-                return value
+def _hjson_reader() -> Callable[[str], Any] | None:
+    """DeepSpeed's own reader, which allows still more. A login node may have no such thing."""
+    try:
+        loads: Callable[[str], Any] = importlib.import_module("hjson").loads
+    except ImportError:
+        return None
+    return loads
+
+
+def _hjson(
+    text: str, named: _Named, error: LenientJSONError, loads: Callable[[str], Any] | None
+) -> dict[str, Any]:
+    """What DeepSpeed would read; transformers takes JSON alone."""
+    try:
+        value = loads(text) if loads and named.option in CONFIG else None
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        return value
     raise UsageError(f"{named.value} is not JSON: {error}") from None
 
 
@@ -177,11 +202,21 @@ def _mismatch(train: int, micro: int | None, steps: int | None, world: int) -> s
 
 def _sure(plan: Plan, named: _Named, value: dict[str, Any]) -> bool:
     """Whether the file alone settles the sizes, and every process has a batch of its own."""
-    path = Path(plan.job.chdir or ".", plan.job.script or "")
-    script = path.read_text("utf-8", "replace") if path.is_file() else ""
-    if _SPLITS.search(script) or any(_SPLITS.search(key) for key in value):
+    sources = [path.read_bytes() for path in (plan.imports.files if plan.imports else ())]
+    texts = [*value, *(source.decode("utf-8", "replace") for source in sources)]
+    if any(_SPLITS.search(text) for text in texts):
         return False
     if named.option not in CONFIG:
-        return "transformers" in (plan.imports.modules if plan.imports else ())
-    engine = _ENGINE.search(script)
-    return engine is not None and "config" not in engine[1]
+        return _of_transformers(plan)
+    try:
+        calls = [names for source in sources for names in _engine_calls(source)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return bool(calls) and all("args" in names and not names & _BESIDE_THE_FILE for names in calls)
+
+
+def _engine_calls(source: bytes) -> Iterator[set[str | None]]:
+    """The keywords of each ``deepspeed.initialize(…)``."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "deepspeed.initialize":
+            yield {keyword.arg for keyword in node.keywords}

@@ -12,5 +12,5 @@ from allranks.job.plan import Plan
 def check_files(plan: Plan, scheduler: str) -> Plan:
     """The plan with what the files add to it; a contradiction is an error here, not in every rank."""
     plan = replace(plan, accelerate_file=find_accelerate_file(plan))
-    notes = (*check_accelerate_file(plan), *check_deepspeed_config(plan, scheduler))
+    notes = (*check_accelerate_file(plan, scheduler), *check_deepspeed_config(plan, scheduler))
     return replace(plan, notes=(*plan.notes, *notes))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from allranks.job.plan import Plan
 from allranks.launchers.base import SLURM, Groups, Place
 from allranks.launchers.srun import Srun
-from allranks.shell import Word, quote
+from allranks.shell import Word, join
 
 
 class Horovod(Srun):
@@ -38,18 +38,18 @@ def needs_table(plan: Plan) -> bool:
     return uses and plan.agent and not by_mpi and plan.launcher != "python"
 
 
-def table_lines(plan: Plan) -> list[str]:
-    """Lines of a job script that serve the table as long as the script runs."""
+def table_lines(plan: Plan, served_by: Word) -> list[str]:
+    """Lines of a job script that serve the table as long as the script runs, by that Python."""
     if not needs_table(plan):
         return []
     inside = "inside " if plan.job.container and plan.job.container_runtime != "pyxis" else ""
     return [
         "# Horovod's ranks find each other through a small table that is served from here.",
         "if ! read -r HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT < <(",
-        f"  {inside}{quote(plan.python)} -m allranks.agent horovod-server \\",
+        f"  {inside}{join([served_by])} -m allranks.agent horovod-server \\",
         '    --host "$MASTER_ADDR" --port "$((MASTER_PORT + 1))"',
         "); then",
-        '  echo "Horovod\'s ranks could not meet: allranks must be installed where the job runs." >&2',
+        '  echo "Horovod\'s ranks could not meet: no Python on $HOSTNAME could serve their table." >&2',
         "  exit 1",
         "fi",
         "horovod_table=$!",

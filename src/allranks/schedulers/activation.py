@@ -8,11 +8,15 @@ a job script.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from allranks.environment import setup_lines
+from allranks.environment import setup_lines, variable_lines
 from allranks.job.fields import Job
 from allranks.job.plan import Plan
+from allranks.shell import quote
 
+STRICT = "set -eo pipefail"
+"""What the set-up runs under, as in a job script: the first failure ends it."""
 _FIELDS = ("modules", "module_purge", "setup", "conda", "venv", "uv", "setup_commands", "container")
 _ASKED = ("command line", "Python")
 
@@ -34,11 +38,13 @@ def left_alone(plan: Plan) -> str:
     return f"Not used on this machine: {', '.join(left)}.{advice}"
 
 
-def inside(lines: list[str], words: list[str]) -> list[str]:
-    """The command behind its set-up, as the same process."""
+def inside(lines: list[str], plan: Plan, library: Path, words: list[str]) -> list[str]:
+    """The command behind its set-up, as the same process; the job's own variables win over it."""
     if not lines:
         return words
-    return ["bash", "-c", "\n".join(["set -eo pipefail", *lines, 'exec "$@"']), "setup", *words]
+    path = f'export PYTHONPATH={quote(str(library))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+    after = [*variable_lines(plan.job), path, 'exec "$@"']
+    return ["bash", "-c", "\n".join([STRICT, *lines, *after]), "setup", *words]
 
 
 def _asked(plan: Plan, name: str) -> bool:

@@ -18,7 +18,7 @@ from allranks.agent.processes import die_with
 from allranks.agent.summary import summary
 from allranks.agent.sweep import sweep
 from allranks.distributed.rendezvous import derived_port, free_port
-from allranks.errors import MissingDependencyError
+from allranks.errors import JobError, MissingDependencyError
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, Launcher, Place
@@ -26,8 +26,9 @@ from allranks.launchers.horovod import needs_table
 from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
 from allranks.runs.process import note_process
-from allranks.schedulers.activation import inside, local_setup
+from allranks.schedulers.activation import STRICT, inside, local_setup
 from allranks.schedulers.folder import keep_allranks, keep_code, keep_strict_files, make_run
+from allranks.shell import quote
 from allranks.slurm.environment import RANK_VARIABLES
 
 GRACE = 15.0
@@ -43,7 +44,9 @@ def start_here(plan: Plan, python: str, *, show: str = "all") -> tuple[Run, int]
     """Make the run folder, start the plan on this machine and wait for its end."""
     setup = local_setup(plan)
     if setup and not plan.job.python:
-        python = "python"  # the one that the set-up puts first
+        # The set-up may put another first; else it is the one that would be used without it.
+        setup = [f'PATH={quote(str(Path(python).parent))}:"$PATH"', *setup]
+        python = "python3"
     _require(LAUNCHERS[plan.launcher], python)
     run = make_run(plan, "local")
     plan = keep_strict_files(plan, run)
@@ -83,7 +86,7 @@ def _start(
     """The exit code is the failing rank's."""
     launcher = LAUNCHERS[plan.launcher]
     words = [word for group in launcher.words(plan, _place(plan)) for word in group]
-    words = inside(setup, words)
+    words = inside(setup, plan, run.path / "lib", words)
     session = uuid.uuid4().hex
     attempt = run.new_attempt(launcher=plan.launcher, hosts=[os.uname().nodename])
     env = _environment(plan, run, attempt, session) | extra
@@ -137,8 +140,15 @@ def _place(plan: Plan) -> Place:
 
 def _mpi_family(setup: list[str]) -> str:
     """Whose mpirun is on the PATH: they take different options."""
-    asked = ["bash", "-c", "\n".join([*setup, "mpirun --version"])]
+    asked = [
+        "bash",
+        "-c",
+        "\n".join([STRICT, *setup, "type -P mpirun >/dev/null || exit 127", "mpirun --version"]),
+    ]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 127):
+        said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        raise JobError(f"The set-up of the environment failed: {said}")
     if done.returncode:
         raise MissingDependencyError(
             "There is no mpirun on the PATH. Load its module, install Open MPI or MPICH, "

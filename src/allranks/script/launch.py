@@ -8,7 +8,7 @@ from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, SLURM
 from allranks.launchers.horovod import table_lines
 from allranks.script.binding import srun_binding
-from allranks.script.places import container_words, is_pyxis, uses_agent
+from allranks.script.places import batch_python, container_words, is_pyxis, uses_agent
 from allranks.script.rendezvous import INTERFACE
 from allranks.shell import Raw, Word, Words, fold, join
 
@@ -23,7 +23,12 @@ def launch_lines(plan: Plan, step: Words) -> list[str]:
         start, *rest = launcher.words(plan, SLURM)
         command = fold([start, *rest[:-1], [*container_words(plan), *rest[-1]]])
     network = [] if launcher.through_srun or plan.shape.nodes == 1 else INTERFACE
-    lines = [*network, *table_lines(plan), *launcher.script_lines(plan), "code=0"]
+    lines = [
+        *network,
+        *table_lines(plan, batch_python(plan)),
+        *launcher.script_lines(plan),
+        "code=0",
+    ]
     if is_pyxis(plan):
         lines.append("# The image's own variables win over ours, so these are said again inside.")
     options, _, signal = (plan.job.signal or "").rpartition(":")
@@ -45,9 +50,10 @@ def _call(plan: Plan) -> list[Word]:
     if not is_pyxis(plan):
         return ["task"]
     names = ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"]
-    names += ["PYTHONPATH"] if uses_agent(plan) else []
     names += [name for name in open_names(plan.job) if name not in names]
-    return ['export "$@"; task', "task", *(Raw(f'"{name}=${name}"') for name in names)]
+    library = ' PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"'
+    export = f'export "$@"{library if uses_agent(plan) else ""}; task'
+    return [export, "task", *(Raw(f'"{name}=${name}"') for name in names)]
 
 
 def _refuse_cleaning(plan: Plan) -> None:

@@ -36,3 +36,8 @@ def container_words(plan: Plan) -> list[Word]:
     own: list[Word] = [Raw('"$ALLRANKS_RUN_DIR"')] if uses_agent(plan) else []
     gpus = plan.shape.gpus_per_node.count > 0
     return apptainer_words(job, plan.gpu_vendor, gpus, own)
+
+
+def batch_python(plan: Plan) -> Word:
+    """A Python of the batch script: the ranks' own, unless only a task has that."""
+    return Raw('"$(type -P python3 || type -P python)"') if tasks_differ(plan) else plan.python

@@ -20,6 +20,7 @@ from allranks.script.binding import agent_binding
 from allranks.script.directives import directive_lines
 from allranks.script.launch import launch_lines
 from allranks.script.places import (
+    batch_python,
     container_words,
     is_pyxis,
     set_up_in_task,
@@ -192,7 +193,7 @@ def _task(plan: Plan) -> list[str]:
 def _end(plan: Plan) -> list[str]:
     if not uses_agent(plan):
         return ['exit "$code"']
-    summary = join([*_inside(plan), plan.python, "-m", "allranks.agent", "summary"])
+    summary = join([*_inside(plan), batch_python(plan), "-m", "allranks.agent", "summary"])
     agent_is_on = " && [[ $ALLRANKS_AGENT == on ]]" if _may_be_off(plan) else ""
     return [
         f"if ((code != 0)){agent_is_on}; then  # show the first error, leave with its code",

@@ -66,7 +66,10 @@ class Strategy(ABC):
 
     def __init__(self, **options: Any) -> None:
         known = [entry.name for entry in dataclasses.fields(StrategyOptions)]
+        known.remove("accumulate")  # the loop must know it, too
         for name in options:
+            if name == "accumulate":
+                raise UsageError("accumulate belongs to the training: TrainConfig(accumulate=…).")
             if name not in known:
                 hint = did_you_mean(name, known, f" It takes {', '.join(known)}.")
                 raise UsageError(f"{type(self).__name__} has no option '{name}'.{hint}")
@@ -171,8 +174,11 @@ class Strategy(ABC):
     def sync_buffers(self) -> None:  # noqa: B027
         """Give all ranks rank 0's buffers, such as the statistics of batch norms. Collective."""
 
-    def end_forward(self) -> None:  # noqa: B027
-        """After forward passes without a backward one: nothing gathered may outlive them."""
+    def end_forward(self, *, failed: bool = False) -> None:  # noqa: B027
+        """After forward passes without a backward one: nothing gathered may outlive them.
+
+        ``failed``: an error ended them, perhaps on this rank alone, so nothing may be collective.
+        """
 
     def full_parameters(self) -> AbstractContextManager[None]:
         """Inside, the model's parameters are whole, to be read: changes are lost. Collective."""

@@ -143,7 +143,7 @@ class FSDP(OverRanks):
         super().close()
         self._blocks, self._sharded, self._mesh = [], [], None
 
-    def end_forward(self) -> None:
+    def end_forward(self, *, failed: bool = False) -> None:
         """The root keeps whole parameters until a backward pass; changes to shards need them gone."""
         self._reshard()
 

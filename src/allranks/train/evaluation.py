@@ -24,11 +24,13 @@ def evaluating(engine: Engine) -> Iterator[None]:
     modes = [(module, module.training) for module in engine.model.modules()]
     engine.strategy.sync_buffers()
     engine.model.eval()
+    failed = True
     try:
         with torch.no_grad():
             yield
+        failed = False
     finally:
-        engine.strategy.end_forward()
+        engine.strategy.end_forward(failed=failed)
         for module, training in modes:
             module.training = training
 

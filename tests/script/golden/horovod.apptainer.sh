@@ -107,7 +107,7 @@ if ! read -r HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT < <(
   inside python -m allranks.agent horovod-server \
     --host "$MASTER_ADDR" --port "$((MASTER_PORT + 1))"
 ); then
-  echo "Horovod's ranks could not meet: allranks must be installed where the job runs." >&2
+  echo "Horovod's ranks could not meet: no Python on $HOSTNAME could serve their table." >&2
   exit 1
 fi
 horovod_table=$!

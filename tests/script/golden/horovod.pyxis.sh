@@ -89,10 +89,10 @@ export -f task
 # --- Launch ------------------------------------------------------------------
 # Horovod's ranks find each other through a small table that is served from here.
 if ! read -r HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT < <(
-  python -m allranks.agent horovod-server \
+  "$(type -P python3 || type -P python)" -m allranks.agent horovod-server \
     --host "$MASTER_ADDR" --port "$((MASTER_PORT + 1))"
 ); then
-  echo "Horovod's ranks could not meet: allranks must be installed where the job runs." >&2
+  echo "Horovod's ranks could not meet: no Python on $HOSTNAME could serve their table." >&2
   exit 1
 fi
 horovod_table=$!
@@ -100,11 +100,11 @@ trap 'kill "$horovod_table" 2>/dev/null || true' EXIT
 export HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT
 code=0
 # The image's own variables win over ours, so these are said again inside.
-srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block '--container-image=nvcr.io#nvidia/pytorch:24.10' --container-mounts="$PWD:$PWD,$ALLRANKS_RUN_DIR:$ALLRANKS_RUN_DIR",/data:/data --container-workdir="$PWD" bash -c 'export "$@"; task' task "MASTER_ADDR=$MASTER_ADDR" "MASTER_PORT=$MASTER_PORT" "WORLD_SIZE=$WORLD_SIZE" "LOCAL_WORLD_SIZE=$LOCAL_WORLD_SIZE" "OMP_NUM_THREADS=$OMP_NUM_THREADS" "PYTHONPATH=$PYTHONPATH" || code=$?
+srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block '--container-image=nvcr.io#nvidia/pytorch:24.10' --container-mounts="$PWD:$PWD,$ALLRANKS_RUN_DIR:$ALLRANKS_RUN_DIR",/data:/data --container-workdir="$PWD" bash -c 'export "$@" PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"; task' task "MASTER_ADDR=$MASTER_ADDR" "MASTER_PORT=$MASTER_PORT" "WORLD_SIZE=$WORLD_SIZE" "LOCAL_WORLD_SIZE=$LOCAL_WORLD_SIZE" "OMP_NUM_THREADS=$OMP_NUM_THREADS" || code=$?
 
 # --- End ---------------------------------------------------------------------
 if ((code != 0)); then  # show the first error, leave with its code
-  first=$(python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
+  first=$("$(type -P python3 || type -P python)" -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
   if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi
 fi
 TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"

@@ -85,11 +85,14 @@ task() {
     echo "No module command on $HOSTNAME: set MODULESHOME to where Modules or Lmod is installed." >&2
     exit 1
   fi
-  module purge
+  module purge || true  # sticky modules stay, which Modules 5 calls an error
   module load cuda
   wanted=(cuda)
   for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code
-    if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"$name"[:/]* ]]; then exit 1; fi
+    if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then
+      echo "module load $name: nothing of that name is loaded." >&2
+      exit 1
+    fi
   done
   export NODE_RANK=$SLURM_NODEID
   if [[ -n $interface && -e /sys/class/net/$interface ]]; then
@@ -109,7 +112,7 @@ srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block ba
 
 # --- End ---------------------------------------------------------------------
 if ((code != 0)); then  # show the first error, leave with its code
-  first=$(python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
+  first=$("$(type -P python3 || type -P python)" -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
   if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi
 fi
 TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"

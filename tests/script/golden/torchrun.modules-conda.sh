@@ -41,12 +41,15 @@ if ! type -t module >/dev/null; then
   echo "No module command on $HOSTNAME: set MODULESHOME to where Modules or Lmod is installed." >&2
   exit 1
 fi
-module purge
+module purge || true  # sticky modules stay, which Modules 5 calls an error
 module load gcc/12
 module load cuda/12.4
 wanted=(gcc/12 cuda/12.4)
 for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code
-  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"$name"[:/]* ]]; then exit 1; fi
+  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then
+    echo "module load $name: nothing of that name is loaded." >&2
+    exit 1
+  fi
 done
 conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in its PATH
 conda_root=$("$conda" info --base)

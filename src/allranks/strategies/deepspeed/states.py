@@ -67,8 +67,7 @@ class InPieces(OverRanks):
 
     def extra_state(self) -> dict[str, Any]:
         """The schedule of the configuration and fp16's loss scale."""
-        scaler = getattr(self._engine.optimizer, "loss_scaler", None)
-        schedule = self._engine.lr_scheduler
+        scaler, schedule = self._scaler, self._engine.lr_scheduler
         return {
             "scheduler": None if schedule is None else schedule.state_dict(),
             "loss_scale": float(scaler.cur_scale) if scaler is not None else None,
@@ -78,9 +77,16 @@ class InPieces(OverRanks):
         """Take `extra_state`, also of another stage."""
         if self._engine.lr_scheduler is not None and state.get("scheduler") is not None:
             self._engine.lr_scheduler.load_state_dict(state["scheduler"])
-        scaler = getattr(self._engine.optimizer, "loss_scaler", None)
-        if scaler is not None and state.get("loss_scale") and self.options.precision == "fp16":
-            scaler.cur_scale = state["loss_scale"]
+        if self._scaler is not None and state.get("loss_scale"):
+            self._scaler.cur_scale = state["loss_scale"]
+
+    @property
+    def _scaler(self) -> Any:
+        """What holds fp16's loss scale; without ZeRO it has another name."""
+        if self.options.precision != "fp16":
+            return None
+        outer = self._engine.optimizer
+        return getattr(outer, "loss_scaler", None) or getattr(outer, "loss_scale_config", None)
 
     def _names(self, optimizer: Optimizer) -> list[list[str]]:
         given: Any = SimpleNamespace(param_groups=[{"params": group} for group in self._groups])

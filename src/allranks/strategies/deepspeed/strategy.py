@@ -80,6 +80,7 @@ class DeepSpeed(InPieces):
         self._norm: Tensor | None = None
         self._factor = 1.0
         self._inside_window = False
+        self._local_rank: str | None = None
 
     # Before the first step
 
@@ -155,8 +156,9 @@ class DeepSpeed(InPieces):
     def _start(
         self, deepspeed: Any, target: nn.Module, optimizer: Any, trained: Sequence[Any]
     ) -> None:
-        os.environ.setdefault("LOCAL_RANK", str(self.world.local_rank))
         index = self.device.index if self.device.type == "cuda" else self.world.local_rank
+        # ZeRO 3 takes it for the number of its GPU, in every step.
+        self._local_rank, os.environ["LOCAL_RANK"] = os.environ.get("LOCAL_RANK"), str(index)
         self._engine, *_ = deepspeed.initialize(
             args=SimpleNamespace(device_rank=index),
             model=target,
@@ -266,9 +268,9 @@ class DeepSpeed(InPieces):
 
     # Between steps
 
-    def end_forward(self) -> None:
+    def end_forward(self, *, failed: bool = False) -> None:
         """After forward passes without a backward one: the order of gathering begins anew."""
-        if self._stage == 3:
+        if self._stage == 3 and not failed:  # collective: not while one rank's error is on its way
             self._engine.optimizer.parameter_offload.get_param_coordinator().reset_step()
 
     def settings(self) -> dict[str, Any]:
@@ -289,3 +291,5 @@ class DeepSpeed(InPieces):
         """Let go of the engine."""
         super().close()
         self._engine, self._pieces, self._groups = None, None, []
+        if self._local_rank is not None:
+            os.environ["LOCAL_RANK"] = self._local_rank

@@ -117,7 +117,8 @@ def test_a_worker_script_per_node(fails: str, slurm: Allranks, tmp_path: Path) -
     done = slurm(*start, timeout=300, **QUIET)
     assert (done.returncode != 0) is bool(fails), done.stdout + done.stderr
     expected = ["0 local 0 sum 10", "1 local 1 sum 10", "2 local 0 sum 10", "3 local 1 sum 10"]
-    assert _ranks(done.stdout) == expected
+    told = _ranks(done.stdout)
+    assert expected[2] in told if fails else told == expected
 
 
 def test_the_example(allranks: Allranks, tmp_path: Path) -> None:

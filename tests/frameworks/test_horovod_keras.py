@@ -13,11 +13,13 @@ from framework_rig import assert_same_curve, curve, environment, with_environmen
 
 from command_rig import ROOT, Allranks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SCRIPT = ROOT / "examples" / "jobs" / "horovod_tensorflow.py"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
 LEGACY = {"TF_USE_LEGACY_KERAS": "1"}
+OUTER = ("SLURM_", "PMI", "OMPI_COMM", "ALLRANKS_", "RANK", "LOCAL_", "WORLD_", "HOROVOD_")
+OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith(OUTER)}
 WORDS = ["--warmup", "0"]
 """The warm-up depends on the number of processes, so curves are compared without it."""
 
@@ -70,8 +72,9 @@ def _run(words: list[object], folder: Path, env: dict[str, str]) -> str:
 
 @functools.cache
 def alone() -> tuple[float, ...]:
-    folder = Path(tempfile.gettempdir())
-    return tuple(curve(_run(["python", SCRIPT, *WORDS], folder, {**os.environ, **LEGACY})))
+    with tempfile.TemporaryDirectory() as folder:
+        text = _run(["python", SCRIPT, *WORDS], Path(folder), {**OUTSIDE, **LEGACY})
+    return tuple(curve(text))
 
 
 def _learned(text: str, processes: int) -> None:

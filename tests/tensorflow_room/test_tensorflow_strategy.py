@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -104,3 +106,67 @@ def test_a_backup_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(keras=None))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="backup\\('backups/my-run'\\)"):
         restoring.backup()
+
+
+class _Model:
+    """What the callback for Keras 3 asks of a model."""
+
+    _initial_epoch: int | None = None
+    optimizer = distribute_strategy = None
+
+    def save_weights(self, path: str) -> None:
+        Path(path).write_text("weights")
+
+    def load_weights(self, path: str) -> None:
+        assert Path(path).read_text() == "weights"
+
+
+@pytest.fixture
+def keras3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Enough of Keras 3 for a backup in ``tmp_path``."""
+    keras = SimpleNamespace(__version__="3.9", callbacks=SimpleNamespace(Callback=object))
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(keras=keras))  # type: ignore[arg-type]
+    monkeypatch.setattr(restoring, "_numbers", itertools.count(1))
+    monkeypatch.setattr(restoring, "world", lambda: SimpleNamespace(size=1, is_main=True))
+    monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path))
+    return keras
+
+
+def _fit(model: _Model, callback: Any, epochs: int, stop: int | None = None) -> list[int]:
+    """The epochs that Keras would train; ``stop``: it is killed at the end of that one."""
+    callback.model = model
+    callback.on_train_begin()
+    done = []
+    for epoch in range(model._initial_epoch or 0, epochs):
+        callback.on_epoch_begin(epoch)
+        done.append(epoch)
+        callback.on_epoch_end(epoch)
+        if epoch == stop:
+            return done
+    callback.on_train_end()
+    return done
+
+
+def test_a_fit_after_one_that_was_resumed_starts_at_the_first_epoch(
+    keras3: SimpleNamespace, tmp_path: Path
+) -> None:
+    place = tmp_path / "backup"
+    assert _fit(_Model(), restoring.backup(place, keras=keras3), 4, stop=1) == [0, 1]
+    model = _Model()
+    assert _fit(model, restoring.backup(place, keras=keras3), 4, stop=2) == [2]
+    assert model._initial_epoch is None, "a fit without a backup must not skip epochs, either"
+    assert _fit(model, restoring.backup(place, keras=keras3, keep=True), 4) == [3]
+    assert _fit(model, restoring.backup(place, keras=keras3), 4) == []
+    assert model._initial_epoch is None
+    assert _fit(model, restoring.backup(place, keras=keras3), 2) == [0, 1]
+
+
+def test_every_fit_of_a_script_has_a_folder_of_its_own(
+    keras3: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fit(_Model(), restoring.backup(keras=keras3, keep=True), 1)
+    assert _fit(_Model(), restoring.backup(keras=keras3), 3, stop=1) == [0, 1]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["backup", "backup-2"]
+    monkeypatch.setattr(restoring, "_numbers", itertools.count(1))  # the script starts again
+    assert _fit(_Model(), restoring.backup(keras=keras3, keep=True), 1) == []
+    assert _fit(_Model(), restoring.backup(keras=keras3), 3) == [2]

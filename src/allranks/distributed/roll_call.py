@@ -25,8 +25,11 @@ from allranks.distributed.rendezvous import (
 from allranks.errors import WorldError
 
 _ANSWER_SECONDS = 3.0
+_GREETING_SECONDS = 1.0
+"""Shorter than what a visitor waits: one that says nothing must not use up the others' patience."""
 _PAUSE_SECONDS = 0.1
 _WELCOME = "welcome"
+_HERE = "here"
 _LONGEST = 1 << 20
 
 
@@ -87,7 +90,10 @@ def is_free(port: int) -> bool:
 
 
 def _host(world: World, token: str, ports: list[int], mine: str, seconds: float) -> list[str]:
-    """Rank 0: wait until all have come, then tell everyone."""
+    """Rank 0: wait until all have come, then tell everyone.
+
+    A visitor answers the welcome, and counts from then on: one that had given up waiting comes again.
+    """
     deadline = time.monotonic() + seconds
     with ExitStack() as open_ones:
         door = open_ones.enter_context(closing(_first_door(ports, world)))
@@ -100,10 +106,21 @@ def _host(world: World, token: str, ports: list[int], mine: str, seconds: float)
                 "Every process must call allranks.tensorflow.strategy(). Did all start?"
             )
         listed = [mine, *(guests[rank][1] for rank in range(1, world.size))]
-        text = f"{json.dumps(listed)}\n".encode()
-        for guest, _ in guests.values():
-            guest.sendall(text)
+        _tell(guests, listed, world)
     return listed
+
+
+def _tell(guests: dict[int, tuple[socket.socket, str]], listed: list[str], world: World) -> None:
+    text = f"{json.dumps(listed)}\n".encode()
+    for rank, (guest, endpoint) in guests.items():
+        guest.settimeout(_ANSWER_SECONDS)
+        try:
+            guest.sendall(text)
+        except OSError as error:
+            raise WorldError(
+                f"Worker {rank} ({endpoint}) came and went before worker 0 on {world.host} could "
+                f"tell it where the others are: {error}.\nIts own output says why it ended."
+            ) from None
 
 
 def _greet(
@@ -116,21 +133,32 @@ def _greet(
         try:
             guest, _ = door.accept()
             open_ones.callback(guest.close)
-            guest.settimeout(_ANSWER_SECONDS)
-            words = _line(guest, _LONGEST).split()
-            if len(words) == 3 and words[0] == token and words[1].isdigit():
-                guest.sendall(f"{_WELCOME}\n".encode())
-                guests[int(words[1])] = (guest, words[2])
+            if words := _greeted(guest, token):
+                guests[int(words[0])] = (guest, words[1])
             else:
                 guest.close()
-        except OSError:
+        except OSError:  # nobody came, or the connection broke
             continue
     return guests
 
 
+def _greeted(guest: socket.socket, token: str) -> list[str]:
+    """Rank and endpoints of a worker that is there and listens; nothing for anybody else."""
+    guest.settimeout(_GREETING_SECONDS)
+    try:
+        words = _line(guest, _LONGEST).split()
+        if len(words) != 3 or words[0] != token or not words[1].isdigit():
+            return []
+        guest.sendall(f"{_WELCOME}\n".encode())
+        return words[1:] if _line(guest, 20) == _HERE else []
+    except OSError:
+        return []
+
+
 def _visit(world: World, token: str, ports: list[int], mine: str, seconds: float) -> list[str]:
     """The others: look at each port until the right greeter answers, then wait for the list."""
-    address, deadline = world.endpoint()[0], time.monotonic() + seconds
+    address = "127.0.0.1" if world.nodes == 1 else world.endpoint()[0]
+    deadline = time.monotonic() + seconds
     line = f"{token} {world.rank} {mine}\n".encode()
     while time.monotonic() < deadline:
         for port in ports:
@@ -152,6 +180,7 @@ def _ask(address: str, port: int, line: bytes, deadline: float) -> str:
             door.sendall(line)
             if _line(door, 20) != _WELCOME:
                 return ""
+            door.sendall(f"{_HERE}\n".encode())
             door.settimeout(max(deadline - time.monotonic(), 0.1))
             return _line(door, _LONGEST)
     except OSError:
@@ -167,8 +196,11 @@ def _line(peer: socket.socket, longest: int) -> str:
 
 
 def _first_door(ports: list[int], world: World) -> socket.socket:
+    """Where rank 0 greets: on one node nobody outside of it has to come."""
     for port in ports:
         try:
+            if world.nodes == 1:
+                return socket.create_server(("127.0.0.1", port), backlog=1024)
             return _listen(port)
         except OSError:
             continue

@@ -29,7 +29,7 @@ class HorovodPlan:
     tensorflow: str | None
     mpi: Program | None
     nccl: str | None
-    """The folder of NCCL's headers and library; None: tensors are reduced on the CPU."""
+    """The folder of NCCL's headers and library; None: GPU tensors cannot be reduced."""
     notes: tuple[str, ...] = ()
     no_mpi: bool = False
     """``--no-mpi`` was typed; without it an MPI that is built in already may stay."""
@@ -137,7 +137,7 @@ def _nccl(target: Target, torch: str | None) -> tuple[str | None, str]:
     if home and target.program("nvcc"):
         return home, ""
     lack = "nvcc is not on PATH" if home else "NCCL's headers are not found (HOROVOD_NCCL_HOME)"
-    return None, f"without NCCL ({lack}): Horovod will reduce over the CPU"
+    return None, f"without NCCL ({lack}): Horovod will not take GPU tensors, CPU tensors alone"
 
 
 def _keras_note(target: Target) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from allranks.distributed import horovod
@@ -62,12 +63,22 @@ class Horovod(OverRanks):
         self._steps: CombinedSteps | None = None
         self._hvd: Any = None
 
+    def setup(self, model: nn.Module, optimizers: Sequence[Optimizer], **known: Any) -> nn.Module:
+        """As elsewhere; batch norms that Horovod cannot train beside are refused unchanged."""
+        asked = self._own.get("sync_batchnorm", known["options"].sync_batchnorm)
+        if known["device"].type == "cuda" and known["world"].size > 1:
+            _refuse_synchronised(model, asked)
+        return super().setup(model, optimizers, **known)
+
     def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
         self._require_group()
-        self._hvd = horovod.start(self.world)
+        self._hvd = horovod.require()
         target = self.target.to(self.device)
         trained = [(name, value) for name, value in _named(target) if value.requires_grad]
-        self._check(trained)
+        self._check(trained)  # first: threads of Horovod's that an error left would complain
+        horovod.start(self.world)
+        if self.op == "adasum":
+            self._check_adasum()
         broadcast_tensors([*target.parameters(), *target.buffers()])
         move_state(optimizers)
         broadcast_tensors(state_tensors(optimizers))
@@ -125,14 +136,23 @@ class Horovod(OverRanks):
                 "The model has no parameter that is trained (requires_grad): horovod has nothing "
                 "to average. Unfreeze some, or use one process."
             )
+        if self.device.type == "cuda" and not (self._hvd.cuda_built() or self._hvd.rocm_built()):
+            raise UsageError(
+                "Horovod here was built without CUDA and cannot take a GPU's gradients.\n"
+                "Load nvcc and NCCL and build it again: allranks frameworks install horovod; "
+                "or use compute_setup='cpu'."
+            )
         for name, value in trained:
             if value.dtype not in _TYPES:
                 raise UsageError(
                     f"Horovod cannot send gradients of {value.dtype}, and {name} has that type. "
                     "Use precision='bf16' (weights stay in fp32), or strategy='ddp'."
                 )
-        if self.op == "adasum":
-            self._check_adasum()
+            if not value.is_contiguous():
+                raise UsageError(
+                    f"Horovod sends contiguous tensors only, and {name} is not (channels_last?). "
+                    "Leave out memory_format, or use strategy='ddp'."
+                )
 
     def _check_adasum(self) -> None:
         size = self.world.size
@@ -164,6 +184,18 @@ class _Sharing(nn.Module):
 
 def _named(target: nn.Module) -> list[tuple[str, Tensor]]:
     return [*target.named_parameters()]
+
+
+def _refuse_synchronised(model: nn.Module, asked: bool) -> None:
+    """Torch's NCCL in the middle of a backward pass, beside Horovod's own: each may wait for the other."""
+    for module in model.modules():
+        if isinstance(module, nn.SyncBatchNorm) or (asked and isinstance(module, _BatchNorm)):
+            what = "sync_batchnorm=True" if asked else "The model holds nn.SyncBatchNorm, which"
+            raise UsageError(
+                f"{what} does not work with horovod on GPUs: batch norms wait for torch's NCCL while "
+                "gradients travel by Horovod's, and both may hang. Leave it out, or use "
+                "strategy='ddp'."
+            )
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ class AveragedGradients:
         self._hvd = hvd
         self._parameters = [value for _, value in named]
         self._find_unused = find_unused and hvd.size() > 1
+        warns = hvd.size() > 1 and hvd.rank() == 0 and not find_unused
+        self._names = [name for name, _ in named] if warns else []
+        """To warn of parameters that are left out; empty when that was done, or need not be."""
         idle = torch.optim.SGD(self._parameters, lr=0.0)
         self._inner = hvd.DistributedOptimizer(idle, named_parameters=list(named), **options)
         self._inner.set_backward_passes_per_step(_NEVER)
@@ -56,10 +60,25 @@ class AveragedGradients:
     def _finish(self) -> None:
         self._queued = self._expected = False
         unused = self._unused() if self._find_unused else []
+        self._warn_of_unused()
         self._inner.synchronize()
         self._inner.set_backward_passes_per_step(_NEVER)
         for value in unused:
             value.grad = None  # Horovod makes zeros of it, by which momentum would move weights
+
+    def _warn_of_unused(self) -> None:
+        """Once: where DDP would raise, Horovod makes zeros, by which decay still moves weights."""
+        pairs = zip(self._names, self._parameters, strict=False)
+        idle = [name for name, value in pairs if value.grad is None]
+        self._names = []
+        if idle:
+            more = f" and {len(idle) - 1} more" if idle[1:] else ""
+            print(
+                f"allranks: {idle[0]}{more} got no gradient in the first step. Horovod makes zeros of "
+                "that, and decay still moves weights. Freeze what is not used, or use "
+                "Horovod(find_unused_parameters=True).",
+                file=sys.stderr,
+            )
 
     def _unused(self) -> list[Tensor]:
         """Parameters without a gradient on any rank. Collective."""

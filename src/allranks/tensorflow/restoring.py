@@ -6,6 +6,7 @@ what is kept, the others to a folder that goes away.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -18,18 +19,20 @@ from allranks.errors import UsageError, WorldError
 from allranks.tensorflow.workers import tensorflow
 
 _NAME = "model.weights.h5"
+_numbers = itertools.count(1)
 
 
 def backup(folder: str | Path | None = None, *, keep: bool = False, keras: Any = None) -> Any:
     """A Keras callback: the state of training at the end of each epoch, read again by ``fit``.
 
-    A job that Slurm started again goes on after the last whole epoch. ``folder`` is ``backup`` in
-    the run folder when it is left out, and lies on a disk that all nodes see. It is removed when
-    ``fit`` ends, unless ``keep``. ``keras`` is the Keras that made the model: tf_keras where the
+    A job that Slurm started again goes on after the last whole epoch. ``folder`` lies on a disk that
+    all nodes see; left out, it is ``backup`` in the run folder, ``backup-2`` for the script's second
+    call, and so on: every ``fit`` needs a backup of its own. It is removed when ``fit`` ends, unless
+    ``keep``. ``keras`` is the Keras that made the model: tf_keras where the
     script has imported it, else ``tf.keras``.
     """
     tf = tensorflow()
-    place = Path(folder) if folder is not None else _run_folder() / "backup"
+    place = Path(folder) if folder is not None else _next_folder()
     module = keras or sys.modules.get("tf_keras") or tf.keras
     version = str(getattr(module, "__version__", "2"))
     made = _new_callback if version.startswith("3.") else _old_callback
@@ -46,6 +49,12 @@ def save(model: Any, path: str | Path, **options: Any) -> Path:
     with tempfile.TemporaryDirectory(prefix="allranks-") as folder:
         model.save(str(Path(folder) / target.name), **options)
     return target
+
+
+def _next_folder() -> Path:
+    """The calls of a script come in the same order when it starts again."""
+    run, number = _run_folder(), next(_numbers)
+    return run / ("backup" if number == 1 else f"backup-{number}")
 
 
 def _run_folder() -> Path:
@@ -66,13 +75,16 @@ def _new_callback(tf: Any, keras: Any, folder: Path, keep: bool) -> Any:
         def on_train_begin(self, logs: Any = None) -> None:
             epoch = newest(folder)
             _same_on_all(tf, self.model, epoch, folder)
+            self.model._initial_epoch = epoch or None
             if epoch == 0:
                 return
             optimizer = self.model.optimizer
             if optimizer is not None and not optimizer.built:
                 optimizer.build(self.model.trainable_variables)
             self.model.load_weights(str(_of_epoch(folder, epoch) / _NAME))
-            self.model._initial_epoch = epoch
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.model._initial_epoch = None  # fit has read it; its next call must not
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if not world().is_main:
@@ -86,6 +98,7 @@ def _new_callback(tf: Any, keras: Any, folder: Path, keep: bool) -> Any:
             put_in_place(folder, part, epoch + 1)
 
         def on_train_end(self, logs: Any = None) -> None:
+            self.model._initial_epoch = None  # where no epoch was left to begin
             if world().is_main and not keep:
                 shutil.rmtree(folder, ignore_errors=True)
 

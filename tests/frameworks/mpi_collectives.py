@@ -209,6 +209,16 @@ def messages():
     same(got, left)
 
 
+def dropped():
+    """Nobody keeps the Work or the tensor of a message: MPI reads its memory all the same."""
+    dist.isend(torch.full((500_000,), float(me)), (me + 1) % size, tag=9)
+    others = [torch.full((500_000,), -1.0) for _ in range(4)]
+    dist.barrier()
+    got = torch.empty_like(others[0])
+    dist.recv(got, (me - 1) % size, tag=9)
+    same(got, (me - 1) % size)
+
+
 def from_anybody():
     if me == 0:
         small = torch.zeros(4, 2).t()[:, ::2]
@@ -292,7 +302,7 @@ assert dist.is_mpi_available()
 assert dist.get_backend() == "mpi"
 assert (dist.get_rank(), dist.get_world_size()) == (me, size)
 CHECKS = [all_reduce, odd_tensors, precision, one_to_all, gathers, reduce_scatters, all_to_alls,
-          objects, messages, from_anybody, works, coalesced, groups, again]  # fmt: skip
+          objects, messages, dropped, from_anybody, works, coalesced, groups, again]  # fmt: skip
 for check in CHECKS:
     if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
         check()

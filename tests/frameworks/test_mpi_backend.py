@@ -48,7 +48,7 @@ def test_every_collective(
 ) -> None:
     done = mpirun(with_family(family, clean_env, tmp_path), ranks, "collectives")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(passed(done.stdout)) == 14, done.stdout
+    assert len(passed(done.stdout)) == 15, done.stdout
 
 
 @pytest.mark.parametrize("level", ["serialized", "funneled"])
@@ -58,7 +58,7 @@ def test_an_mpi_that_one_thread_may_call(
     env = with_family("mpich", clean_env, tmp_path)
     done = mpirun(env, 2, "collectives", MPI4PY_RC_THREAD_LEVEL=level)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(passed(done.stdout)) == 14, done.stdout
+    assert len(passed(done.stdout)) == 15, done.stdout
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -68,8 +68,14 @@ def test_what_torch_builds_on_it(family: str, clean_env: dict[str, str], tmp_pat
     assert passed(done.stdout) == set(FEATURES)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("exit", 7), ("late", 1)])
+@pytest.mark.parametrize(
+    ("family", "how", "code"),
+    [
+        *[(family, how, code) for family in FAMILIES
+          for how, code in (("raise", 1), ("exit", 7), ("late", 1), ("unseen", 1))],
+        ("mpich", "quit", 4), ("mpich", "finally", 6), ("openmpi", "busy", 7),
+    ],
+)  # fmt: skip
 def test_a_rank_that_ends_badly_ends_the_job_with_its_code(
     family: str, how: str, code: int, clean_env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -78,6 +84,18 @@ def test_a_rank_that_ends_badly_ends_the_job_with_its_code(
     assert done.returncode == code, done.stdout + done.stderr
     if how == "late":
         assert "all_reduce over 2 ranks, on rank 0, did not end within 5 s" in done.stderr
+    if how == "unseen":
+        assert "has ended, but not all others within 5 s: ending the job" in done.stderr
+
+
+@pytest.mark.parametrize(("family", "how"), [("mpich", "caught"), ("openmpi", "tail")])
+def test_a_rank_that_ends_well_leaves_the_others_alone(
+    family: str, how: str, clean_env: dict[str, str], tmp_path: Path
+) -> None:
+    """It caught its sys.exit, or is done long before rank 0 is."""
+    done = mpirun(with_family(family, clean_env, tmp_path), 2, "failing", how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("is done") == 2, done.stdout
 
 
 @pytest.mark.cell(ROW, "mpirun", "here")
@@ -149,7 +167,7 @@ def test_every_collective_on_two_nodes(slurm_env: dict[str, str], tmp_path: Path
     words = ["--launcher", "srun", "--mpi", "pmix", script("collectives", tmp_path)]
     done = _submitted("openmpi", slurm_env, tmp_path, *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(passed(done.stdout)) == 14, done.stdout
+    assert len(passed(done.stdout)) == 15, done.stdout
 
 
 @pytest.mark.slurm

@@ -26,9 +26,10 @@ _CHUNK = 4096
 class Sink:
     """One output of the agent: its stdout or its stderr."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, environment: Mapping[str, str]) -> None:
         self.fd = fd
-        self.terminal = os.isatty(fd)
+        # Open MPI gives every rank a terminal of its own, also when mpirun writes to a file.
+        self.terminal = os.isatty(fd) and "OMPI_COMM_WORLD_RANK" not in environment
         self.buffer = bytearray()
         self.closed = False
         self._chunk = 1 << 20 if stat.S_ISREG(os.fstat(fd).st_mode) else _CHUNK
@@ -57,9 +58,9 @@ class Console:
     def __init__(
         self, prefix: bool, shown: Collection[int], environment: Mapping[str, str]
     ) -> None:
-        self._out = Sink(1)
+        self._out = Sink(1, environment)
         # Two descriptors of one terminal or file share a buffer: that keeps the lines in order.
-        self._err = self._out if _same(1, 2) else Sink(2)
+        self._err = self._out if _same(1, 2) else Sink(2, environment)
         self._prefix = prefix
         self._shown = shown
         self._colour = _colours(environment, self._out.terminal)

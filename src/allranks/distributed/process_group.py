@@ -102,20 +102,20 @@ def _at_exit() -> None:
     global _started
     if _started is None or _owner != os.getpid():
         return
+    from torch.distributed import distributed_c10d as c10d
+
+    if c10d.is_initialized() and c10d.get_backend() == "mpi" and _is_our_mpi():
+        return  # mpi/ending.py closes the groups, or ends the job
     if not hasattr(sys, "last_value"):
         shutdown()
         return
     _started = None
-    from torch.distributed import distributed_c10d as c10d
-
     if not c10d.is_initialized():
         return
     abort = getattr(c10d, "_abort_process_group", None)
     if abort is not None and "nccl" in str(c10d.get_backend()):
         abort()
         return
-    if c10d.get_backend() == "mpi" and _is_our_mpi():
-        return  # mpi/ending.py ends the job
     # gloo's threads may still let go of a tensor, and one that asks for the interpreter while it
     # ends aborts the process: the exit code of the error would become that of SIGABRT. Ending the
     # group joins them, which waits for peers when an operation is still under way.

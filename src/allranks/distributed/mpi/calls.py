@@ -139,6 +139,7 @@ class Calls:
             if whole is not None:
                 whole.ready()
                 sent = whole.vector([part.numel() for part in parts])
+            got.ready()
             self.comm.Scatterv(sent, got.spec(), root)
             got.done()
 

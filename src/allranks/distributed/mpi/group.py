@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from queue import Empty
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
+from allranks.distributed.mpi import ending
 from allranks.distributed.mpi.buffers import Buffer
 from allranks.distributed.mpi.calls import Call, Calls
 from allranks.distributed.mpi.runtime import Runtime
@@ -33,11 +35,11 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._mpi = runtime.mpi
         self._comm = comm
         self._calls = Calls(runtime.mpi, comm)
-        self._seconds = seconds
+        self._set_seconds(seconds)
         self._worker = runtime.worker_for_group()
         self._together: list[MpiWork] | None = None
         self._name = self._description = ""
-        self._closed = self.stuck = False
+        self.closed = self.stuck = False
         runtime.groups.add(self)
 
     # Who we are
@@ -71,9 +73,13 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
-        self._seconds = timeout.total_seconds()
+        self._set_seconds(timeout.total_seconds())
 
     set_timeout = _set_default_timeout
+
+    def _set_seconds(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._runtime.seconds = max(self._runtime.seconds, seconds)
 
     # How a call is made
 
@@ -101,6 +107,7 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
         buffer.ready()
         if self._runtime.multiple:
             work.posted(post())
+            self._runtime.keep(work)
             return self._noted(work)
 
         def job() -> PointWork | None:
@@ -123,8 +130,9 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
         return seconds if seconds > 0 else self._seconds
 
     def _open(self) -> Any:
-        if self._closed:
+        if self.closed:
             raise RuntimeError("This process group was destroyed.")
+        ending.went_on()
         return self._worker
 
     def _noted(self, work: MpiWork) -> MpiWork:
@@ -266,19 +274,28 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Finish what was asked for, then give the communicator back."""
-        if self._closed:
+        ending.closing()
+        self.close(ending.SHORT if ending.exit_code() else None)
+
+    def close(self, seconds: float | None = None) -> None:
+        """The same within a limit, else the group's; a call still under way then makes it ``stuck``."""
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
+        limit = self._seconds if seconds is None else min(seconds, self._seconds)
         if self._worker is self._runtime.worker:
-            self._worker.call(self._comm.Free)
-        elif self._worker.stop(self._seconds):
+            try:
+                self._worker.call(self._comm.Free, limit)
+            except Empty:
+                self.stuck = True
+        elif self._worker.stop(limit):
             self._comm.Free()
         else:
             self.stuck = True
 
     def abort(self) -> None:
         """MPI takes no call back; the end of the process ends the job."""
-        self._closed = True
+        self.closed = True
 
 
 def _all(calls: Sequence[Call]) -> Call:

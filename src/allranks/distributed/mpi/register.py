@@ -38,6 +38,8 @@ class ProcessGroupMPI:
         seconds = _seconds(sys._getframe(1).f_locals.get("timeout"))
         started = runtime()
         comm = started.worker.call(lambda: _communicator(started.mpi, ranks))
+        if not ranks and started.farewell is None:
+            started.farewell = started.worker.call(started.mpi.COMM_WORLD.Dup)
         if not ranks and comm.Get_size() == 1:
             _check_alone(started.mpi)
         return MpiGroup(started, comm, seconds)

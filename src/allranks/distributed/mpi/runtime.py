@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from allranks.distributed.mpi import library
-from allranks.distributed.mpi.work import Worker
+from allranks.distributed.mpi.work import PointWork, Worker
 from allranks.errors import WorldError
+
+_LOOKS = 8
+"""Messages asked about when one is posted: many may be under way, and each question costs."""
 
 
 class Runtime:
@@ -19,6 +25,12 @@ class Runtime:
         self.mpi: Any = self.worker.call(library.load)
         self.multiple = bool(self.worker.call(self._threads))
         self.groups: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.farewell: Any = None
+        """A communicator of all ranks, used once: when they end."""
+        self.seconds = 0.0
+        """The longest time limit that a group was given."""
+        self.under_way: deque[PointWork] = deque()
+        """Messages whose memory MPI may still use, though their sender may have dropped the Work."""
 
     def _threads(self) -> bool:
         """Whether every thread may call MPI; the error when not even ours may."""
@@ -36,6 +48,26 @@ class Runtime:
             "thread of their own.\nCall init() before anything imports mpi4py.MPI, or set "
             "MPI4PY_RC_THREAD_LEVEL=multiple (mpi4py.rc.thread_level)."
         )
+
+    def call(self, job: Callable[[], Any]) -> Any:
+        """A short call of MPI, in a thread that may make it."""
+        return job() if self.multiple else self.worker.call(job)
+
+    def keep(self, message: PointWork) -> None:
+        """Hold a message until MPI is done with it, and let go of some that are."""
+        self.look_after(_LOOKS)
+        self.under_way.append(message)
+
+    def look_after(self, messages: int) -> None:
+        """Ask MPI about the first few, and put those that are under way last.
+
+        A deque needs no lock, which a callback that sends the next message would meet again.
+        """
+        with suppress(IndexError):  # another thread was faster
+            for _ in range(min(messages, len(self.under_way))):
+                message = self.under_way.popleft()
+                if not message.test():
+                    self.under_way.append(message)
 
     def worker_for_group(self) -> Worker:
         """A thread per group, so that groups do not wait for each other; one for all where MPI wants it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -67,7 +67,7 @@ class MpiWork(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ign
 
     def is_success(self) -> bool:
         """Whether it has ended well."""
-        return self.is_completed() and self._error is None
+        return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
         """What went wrong."""
@@ -177,6 +177,25 @@ class AllOf(MpiWork):
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
 
+    def exception(self) -> BaseException | None:
+        return next((each for work in self._works if (each := work.exception())), None)
+
+    def result(self) -> Any:
+        return _flat(work.result() for work in self._works)
+
+    def get_future(self) -> Any:
+        """The tensors of all calls in one list, once the last is done."""
+        every = torch.futures.collect_all([work.get_future() for work in self._works])
+        return every.then(lambda done: _flat(each.value() for each in done.value()))
+
+
+def _flat(results: Iterable[Any]) -> list[Any]:
+    """Results are tensors, or lists of them, or lists of such lists."""
+    found: list[Any] = []
+    for each in results:
+        found += _flat(each) if isinstance(each, (list, tuple)) else [each]
+    return found
+
 
 def too_late(what: str, seconds: float) -> Exception:
     """The error of a wait that took too long; a RuntimeError, as the other backends give."""
@@ -205,8 +224,8 @@ class Worker:
         """Do this after what is waiting. A message that it returns is looked after until it is done."""
         self._jobs.put(job)
 
-    def call(self, job: Callable[[], Any]) -> Any:
-        """Do this in the thread, and wait for what it returns."""
+    def call(self, job: Callable[[], Any], seconds: float | None = None) -> Any:
+        """Do this in the thread, and wait for what it returns; queue.Empty when that takes too long."""
         answer: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
         def ask() -> None:
@@ -216,7 +235,8 @@ class Worker:
                 answer.put((None, error))
 
         self.put(ask)
-        value, error = answer.get()
+        limit = None if seconds is None else min(seconds, threading.TIMEOUT_MAX)
+        value, error = answer.get(timeout=limit)
         if error is not None:
             raise error
         return value

@@ -21,10 +21,10 @@ FRAMEWORKS = (
 )
 
 _TORCHS = ("torchrun", "launch", "accelerate", "deepspeed")
+_HOROVOD = ("Horovod torch, own script", "Horovod Keras, own script")
 _SCRIPTS = ("DeepSpeed, own script", "Accelerate", "transformers")
 _NO_SENSE = (
-    (_SCRIPTS, ("python",), "it starts the script once per node and gives it no rank"),
-    (("Horovod torch, own script",), ("python",), "it starts the script once per node and gives it no rank"),
+    ((*_SCRIPTS, *_HOROVOD), ("python",), "it starts the script once per node and gives it no rank"),
     ((*_SCRIPTS, "DeepSpeed, Trainer"), ("horovod",), "it starts Horovod's own workers"),
     (("TensorFlow",), ("launch", "accelerate", "deepspeed"), "they are torch's launchers"),
     (("Horovod Keras, own script",), _TORCHS, "they are torch's launchers"),
@@ -82,7 +82,7 @@ def _text(row: str, launcher: str, cells: list[Cell]) -> str:
 def _reasons(found: dict[tuple[str, str], list[Cell]], rows: list[str]) -> list[str]:
     """Why a cell is a dash or wrong, below the table."""
     lines = [
-        f"- {', '.join(known)} by {', '.join(launchers)}: {reason}."
+        f"- {'; '.join(known)} by {', '.join(launchers)}: {reason}."
         for frameworks, launchers, reason in _NO_SENSE
         if (known := [row for row in frameworks if row in rows])
     ]

@@ -112,7 +112,7 @@ def test_by_mpirun_with_the_warm_up(tmp_path: Path, clean_env: dict[str, str]) -
     assert warm[-1] < warm[0]
 
 
-@pytest.mark.cell("Horovod Keras, own script", "python", "here")
+@pytest.mark.cell("Horovod Keras, own script", "horovod", "here")
 def test_the_gradient_tape(tmp_path: Path, clean_env: dict[str, str]) -> None:
     (tmp_path / "tape.py").write_text(TAPE)
     one = curve(_run(["python", "tape.py"], tmp_path, clean_env))

@@ -55,6 +55,8 @@ test-frameworks: $(VENV)/test  ## a slow leg: Horovod, TensorFlow, DeepSpeed, MP
 	@bash scripts/system-packages frameworks
 	@for name in $(FRAMEWORKS); do echo "environment $$name"; \
 	  scripts/framework-venv $$name .cache/frameworks/$$name || [ $$? = 77 ] || exit 1; done
+	@echo "DeepSpeed's shared memory for CPUs"; PATH="$$PWD/$(BIN):$$PATH" DS_ACCELERATOR=cpu $(BIN)/python -c \
+	  'from deepspeed.accelerator import get_accelerator as a; a().create_op_builder("ShareMemCommBuilder").load(verbose=False)'
 	@# Hundreds of processes start one after the other: what failed on a busy machine gets a second try.
 	$(FRAMEWORK_TESTS) $(ARGS) || $(FRAMEWORK_TESTS) --last-failed --last-failed-no-failures none $(ARGS)
 

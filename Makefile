@@ -28,7 +28,7 @@ $(VENV)/demo: $(VENV)/torch pyproject.toml
 	@touch $@
 
 $(VENV)/test: $(VENV)/demo
-	$(PIP) --group test accelerate deepspeed mpich
+	$(PIP) --group test accelerate deepspeed mpich mpi4py uv
 	@touch $@
 
 $(VENV)/check: $(VENV)/made pyproject.toml

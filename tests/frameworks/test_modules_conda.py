@@ -7,6 +7,7 @@ installed together. conda is a stand-in (tests/conda_standin.py).
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -168,7 +169,10 @@ def test_an_environment_that_is_not_there_ends_the_job(
     assert kind in done.stdout
 
 
-@pytest.mark.skipif(not shutil.which("uv"), reason="uv is not installed")
+UV = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(not UV, reason="uv is not installed")
 def test_a_project_of_uv(slurm: Allranks, tmp_path: Path) -> None:
     """uv makes the environment, without the network; its own way to run agrees with ours."""
     project = tmp_path / "my project"
@@ -177,9 +181,9 @@ def test_a_project_of_uv(slurm: Allranks, tmp_path: Path) -> None:
         '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = []\n'
     )
     offline = ["--offline", "--project", str(project)]
-    uv = ["uv", "sync", *offline, "--python", sys.executable]
+    uv = [UV, "sync", *offline, "--python", sys.executable]
     subprocess.run(uv, check=True, capture_output=True)
-    own = ["uv", "run", *offline, "--no-sync", "python", "-c", "import sys; print(sys.prefix)"]
+    own = [UV, "run", *offline, "--no-sync", "python", "-c", "import sys; print(sys.prefix)"]
     said = subprocess.run(own, check=True, capture_output=True, text=True).stdout.strip()
     found = told(slurm("submit", "-t", "5m", "--uv", str(project), "--follow", "tell.py"))
     assert found["prefix"] == said == str(project / ".venv")

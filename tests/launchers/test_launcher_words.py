@@ -194,7 +194,7 @@ def test_the_local_rank_goes_by_the_scripts_own_spelling(tmp_path: Any) -> None:
 
 
 def test_horovods_server_is_started_by_the_jobs_interpreter() -> None:
-    lines = table_lines(plan_of("horovod", "slurm", python="/my env/python"))
+    lines = table_lines(plan_of("horovod", "slurm"), "/my env/python")
     assert lines[2].startswith("  '/my env/python' -m allranks.agent horovod-server ")
 
 
@@ -214,8 +214,8 @@ def test_a_horovod_script_gets_its_table_by_every_launcher_that_is_not_mpi(
     launcher: str, fields: dict[str, Any], needs: bool
 ) -> None:
     plan = plan_of(launcher, "slurm", framework="horovod", **fields)
-    assert bool(table_lines(plan)) is needs
-    assert not table_lines(plan_of(launcher, "slurm", framework="torch", **fields))
+    assert bool(table_lines(plan, "python")) is needs
+    assert not table_lines(plan_of(launcher, "slurm", framework="torch", **fields), "python")
 
 
 def test_a_place_knows_its_agent() -> None:

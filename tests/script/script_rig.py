@@ -100,6 +100,7 @@ class Stage:
         for name, text in FAKES.items():
             self.fake(name, text)
         (self.bin / "singularity").symlink_to("apptainer")
+        (self.bin / "python3").symlink_to("python")
 
     def fake(self, name: str, text: str) -> None:
         path = self.bin / name

@@ -40,7 +40,10 @@ JOBS = {
     "spawning": (["--memory", "1G"], r"of 2 ranks"),
     "lumi-ddp": (["--gpus-per-node", "2", "--cpus-per-task", "4"], LAST_OF_TWO),
     "trixie-launch": (["--gpus-per-node", "2"], r"rank 3 "),
-    "trixie-accelerate": (["--gpus-per-node", "2", "--cpus-per-task", "4"], r"of 4 ranks"),
+    "trixie-accelerate": (  # the cluster's GPUs are pretended
+        ["--gpus-per-node", "2", "--cpus-per-task", "4", "--env", "ACCELERATE_USE_CPU=true"],
+        r"process 3 of 4",
+    ),
     "alvis-torchrun": (["--gpus-per-node", "2"], LAST_OF_FOUR),
 }
 """Job file → the options for this cluster, and what shows that all ranks took part."""

@@ -26,7 +26,6 @@ LAUNCHES = {
     "launch": ["--launcher", "launch"],
     "accelerate": ["--launcher", "accelerate"],
     "accelerate-static": ["--launcher", "accelerate", "--rendezvous", "static"],
-    "deepspeed": ["--launcher", "deepspeed"],
     "mpirun-mpich": ["--launcher", "mpirun"],
     "mpirun-openmpi": ["--launcher", "mpirun", "--env", "OMPI_ALLOW_RUN_AS_ROOT=1",
                        "--env", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"],

@@ -171,9 +171,18 @@ def test_one_process_would_train_on_the_cpu() -> None:
 
 def test_a_named_file(here: Path) -> None:
     (here / "mine.yaml").write_text(settings("FSDP"))
-    plan = plan_of("--config_file", "mine.yaml", nprocs=2)
+    plan = plan_of("--config_file", "mine.yaml", nprocs=4)
     assert "--multi_gpu" not in said(plan)
-    assert plan.notes == ("mine.yaml has num_processes: 4; the job's 2 holds.",)
+    assert plan.notes == ()
+
+
+def test_a_named_file_of_other_sizes(here: Path) -> None:
+    (here / "mine.yaml").write_text(settings("FSDP"))
+    with pytest.raises(JobError) as caught:
+        plan_of("--config_file", "mine.yaml", nprocs=2)
+    assert str(caught.value).startswith("mine.yaml: num_processes is 4, but the job has 2.\n")
+    default(settings("FSDP"))
+    assert plan_of(nprocs=2).notes == ()
 
 
 def test_a_file_that_is_not_here() -> None:

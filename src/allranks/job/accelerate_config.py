@@ -84,9 +84,9 @@ def check_accelerate_file(plan: Plan, scheduler: str) -> Iterator[str]:
         return
     for wrong, change in _contradictions(plan, file):
         raise JobError(f"{file.path}: {wrong}\n{change}")
+    for wrong, change in _other_sizes(plan, file) if named else ():
+        raise JobError(f"{file.path}: {wrong}\n{change}")
     yield from _on_gpus(plan, file)
-    if named:
-        yield from _outvoted(plan, file)
 
 
 def _missing(plan: Plan, named: str, scheduler: str) -> str:
@@ -146,13 +146,17 @@ def _on_gpus(plan: Plan, file: AccelerateFile) -> Iterator[str]:
         yield f"{file.path} has {' and '.join(said)}; the job trains on its GPUs all the same."
 
 
-def _outvoted(plan: Plan, file: AccelerateFile) -> Iterator[str]:
-    """Sizes of a file that the user named, where the job has others."""
-    job = {"num_processes": plan.shape.world_size, "num_machines": plan.shape.nodes}
-    for key, size in job.items():
+def _other_sizes(plan: Plan, file: AccelerateFile) -> Iterator[tuple[str, str]]:
+    """Sizes of a file that the user named for this job, where the job has others."""
+    job = {
+        "num_machines": (plan.shape.nodes, "--nodes"),
+        "num_processes": (plan.shape.world_size, "--nprocs"),
+    }
+    for key, (size, option) in job.items():
         said = file.values.get(key, str(size))
         if said not in (str(size), "-1"):
-            yield f"{file.path} has {key}: {said}; the job's {size} holds."
+            change = f"Remove that line there (the job's size holds then), or use {option} {said}."
+            yield f"{key} is {said}, but the job has {size}.", change
 
 
 def _ranks(plan: Plan) -> str:

@@ -9,7 +9,7 @@ from allranks.distributed import meeting
 
 def greeter(size):
     """A greeter in a thread; the port it listens at, and what it saw."""
-    door = meeting._listen(0)
+    door = meeting.listen(0)
     came = set()
 
     def serve():

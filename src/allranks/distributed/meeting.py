@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from allranks.distributed.model import World
-from allranks.distributed.rendezvous import candidate_ports, derived_port, format_endpoint
+from allranks.distributed.rendezvous import candidate_ports, derived_port, format_endpoint, listen
 from allranks.errors import WorldError
 
 _ANSWER_SECONDS = 3.0
@@ -38,7 +38,7 @@ def meet(world: World, launch: str, seconds: float) -> tuple[Any, int]:
 def _host(world: World, token: str, seconds: float) -> tuple[Any, int]:
     """Rank 0: open the store, then greet until every rank has come exactly once."""
     address, start = world.endpoint()
-    with closing(_first(candidate_ports(start), address, _listen)) as door:
+    with closing(_first(candidate_ports(start), address, listen)) as door:
         store, port = _store(address, candidate_ports(derived_port(f"store/{token}")), seconds)
         came = _greet(door, token, world.size, port, time.monotonic() + seconds)
     missing = [rank for rank in range(1, world.size) if rank not in came]
@@ -124,18 +124,6 @@ def _line(peer: socket.socket) -> str:
     while b"\n" not in text and len(text) < 200 and (more := peer.recv(200)):
         text += more
     return text.partition(b"\n")[0].decode(errors="replace")
-
-
-def _listen(port: int) -> socket.socket:
-    """Rank 0's door, on all addresses: IPv6 and IPv4."""
-    if socket.has_dualstack_ipv6():
-        try:
-            return socket.create_server(
-                ("::", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True
-            )
-        except OSError:  # taken, or IPv6 is switched off: IPv4 decides
-            pass
-    return socket.create_server(("", port), backlog=1024)
 
 
 def _store(address: str, ports: list[int], seconds: float) -> tuple[Any, int]:

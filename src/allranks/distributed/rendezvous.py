@@ -135,3 +135,15 @@ def _inet6() -> Iterator[tuple[str, str]]:
     for line in table.read_text().splitlines() if table.exists() else []:
         fields = line.split()
         yield str(ipaddress.IPv6Address(int(fields[0], 16))), fields[5]
+
+
+def listen(port: int) -> socket.socket:
+    """A door on all addresses: IPv6 and IPv4."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(
+                ("::", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True
+            )
+        except OSError:  # taken, or IPv6 is switched off: IPv4 decides
+            pass
+    return socket.create_server(("", port), backlog=1024)

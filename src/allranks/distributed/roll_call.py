@@ -20,6 +20,7 @@ from allranks.distributed.rendezvous import (
     candidate_ports,
     derived_port,
     format_endpoint,
+    listen,
     route_address,
 )
 from allranks.errors import WorldError
@@ -69,7 +70,7 @@ def reserved(start: int, world: World) -> Iterator[int]:
     ports = candidate_ports(start, 64)
     for port in ports:
         try:
-            door = _listen(port)
+            door = listen(port)
         except OSError:
             continue
         with closing(door):
@@ -83,7 +84,7 @@ def reserved(start: int, world: World) -> Iterator[int]:
 def is_free(port: int) -> bool:
     """Whether a server could listen on this port of all addresses."""
     try:
-        _listen(port).close()
+        listen(port).close()
     except OSError:
         return False
     return True
@@ -201,22 +202,10 @@ def _first_door(ports: list[int], world: World) -> socket.socket:
         try:
             if world.nodes == 1:
                 return socket.create_server(("127.0.0.1", port), backlog=1024)
-            return _listen(port)
+            return listen(port)
         except OSError:
             continue
     raise WorldError(
         f"Worker 0 found no free port on {world.host} to greet the others; tried "
         f"{', '.join(map(str, ports))}."
     )
-
-
-def _listen(port: int) -> socket.socket:
-    """A door on all addresses: IPv6 and IPv4."""
-    if socket.has_dualstack_ipv6():
-        try:
-            return socket.create_server(
-                ("::", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True
-            )
-        except OSError:  # taken, or IPv6 is switched off: IPv4 decides
-            pass
-    return socket.create_server(("", port), backlog=1024)

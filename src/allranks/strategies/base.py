@@ -220,10 +220,7 @@ class Strategy(ABC):
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         """Take rank 0's `optimizer_state`, whichever strategy made it. Collective."""
         names = self._names(optimizer)
-        asked = states.outline(state, names) if self.world.is_main else None
-        problem, skeleton = self._share(asked)
-        if problem:
-            raise UsageError(problem)
+        skeleton = self._outline(state, names)
         owners = states.parameters_by_name(optimizer.param_groups, names)
         whole = iter(states.tensors(state) if self.world.is_main else ())
 
@@ -262,6 +259,14 @@ class Strategy(ABC):
     def _share(self, value: Any) -> Any:
         """Rank 0's value."""
         return value
+
+    def _outline(self, state: Mapping[str, Any], names: Sequence[Sequence[str]]) -> Any:
+        """Rank 0's optimizer state without its tensors; an error where it does not fit. Collective."""
+        asked = states.outline(state, names) if self.world.is_main else None
+        problem, skeleton = self._share(asked)
+        if problem:
+            raise UsageError(problem)
+        return skeleton
 
     def _assign(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> None:
         """Copy rank 0's sources (None elsewhere) into parameters and buffers. Collective."""

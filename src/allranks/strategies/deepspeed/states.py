@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from allranks.errors import UsageError
 from allranks.strategies import states
 from allranks.strategies.deepspeed.pieces import gather
 from allranks.strategies.ranks import OverRanks
@@ -51,10 +50,7 @@ class InPieces(OverRanks):
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         """Take rank 0's `optimizer_state`, whichever strategy made it. Collective."""
         names = self._names(optimizer)
-        asked = states.outline(state, names) if self.world.is_main else None
-        problem, skeleton = self._share(asked)
-        if problem:
-            raise UsageError(problem)
+        skeleton = self._outline(state, names)
         owners = self._owners(names)
         for name in [name for name in skeleton["state"] if name in owners]:
             for key, value in skeleton["state"][name].items():

@@ -10,6 +10,8 @@
     ├── SlurmError               5    Slurm refused, or did not answer
     └── SandboxError             6    the local Slurm cluster did not start or stop
 
+    Interrupted                  75   no error: the training was saved before its end and goes on later
+
 A message says what was asked, what is there, and what to type. It never needs a traceback.
 """
 
@@ -70,6 +72,27 @@ class SandboxError(AllranksError):
     """The local Slurm cluster did not start or stop."""
 
     exit_code = 6
+
+
+class Interrupted(SystemExit):
+    """The training saved itself before its job ends and leaves; the next attempt goes on from there.
+
+    A SystemExit: a script that does not know of it ends quietly. The code is 0 where allranks' own job
+    script looks after the rest, since launchers take any other for a crash.
+    """
+
+    GO_ON = 75
+
+    def __init__(self, sentence: str, *, watched: bool) -> None:
+        super().__init__(0 if watched else self.GO_ON)
+        self.sentence = sentence
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+NEVER_AGAIN = (2, 3, 4, 78)
+"""Exit codes that mean "do not try again": a mistake that another attempt would only repeat."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

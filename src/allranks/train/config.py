@@ -145,20 +145,32 @@ class TrainConfig:
     """Save after every so many epochs; 0: only the best and the last."""
     checkpoint_every_steps: int | None = None
     """Save after every so many steps."""
+    checkpoint_every_time: str | None = None
+    """Save after every so much wall time: "30m"."""
     checkpoint_best_only: bool = False
     """Save only when the monitored metric improves."""
     checkpoint_keep: int = 3
     """How many periodic checkpoints stay; the best and the last stay always."""
+    checkpoint_keep_every: str | None = None
+    """Keep one more of every such span for good: "6h"."""
+    checkpoint_async: bool = True
+    """Write in the background while training goes on; False waits until a checkpoint is on the disk."""
     checkpoint: bool = True
     """Whether anything is saved at all."""
-    resume: str | bool = False
-    """Continue: a run folder or a checkpoint, or True for this run folder's latest, if there is one."""
+    resume: str | bool = "auto"
+    """Continue: "auto" (or True) from this run's newest checkpoint, if there is one; False never; a run
+    folder or a checkpoint: from there."""
+    deadline_margin: str = "30s"
+    """Time kept free before the job's end, besides what a save was measured to take."""
 
     def __post_init__(self) -> None:
         self._check_types()
         self._check_choices()
         self._check_numbers()
-        for text in (self.max_time, self.timeout):
+        for text in (
+            self.max_time, self.timeout, self.deadline_margin,
+            self.checkpoint_every_time, self.checkpoint_keep_every,
+        ):  # fmt: skip
             if text is not None:
                 parse_time(text)
         if self.epochs is not None and self.max_iter is not None and self.epochs != self.max_iter:

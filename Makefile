@@ -4,11 +4,12 @@ VENV   ?= .venv
 JOBS   ?= 2
 FRAMEWORKS = horovod tensorflow transformers mpi
 FRAMEWORK_TESTS = $(BIN)/python -m pytest -m slow tests/frameworks -n $(JOBS) --dist loadfile --timeout 900
+AGAIN  = $(FRAMEWORK_TESTS) --last-failed --last-failed-no-failures none $(ARGS)
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slurm-versions test-frameworks check format docs bench system clean
+.PHONY: help demo test test-soak test-slurm-versions test-frameworks check format docs bench system clean
 
 help:  ## show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +49,9 @@ system:  ## install Slurm, MPI and shellcheck from the distribution (as root)
 test: system $(VENV)/test  ## run all tests; what cannot run here is skipped with its reason
 	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist worksteal $(ARGS)
 
+test-soak: system $(VENV)/test  ## a slow leg: trainings ended in every way, hundreds of times
+	$(BIN)/python -m pytest -m slow tests/soak -n $(JOBS) --dist worksteal --timeout 1800 $(ARGS)
+
 test-slurm-versions: system $(VENV)/test  ## a slow leg: Slurm 24.11 and 26.05 for real (as root)
 	$(BIN)/python -m pytest -m slow tests/versions --timeout 1500 $(ARGS)
 
@@ -57,8 +61,8 @@ test-frameworks: $(VENV)/test  ## a slow leg: Horovod, TensorFlow, DeepSpeed, MP
 	  scripts/framework-venv $$name .cache/frameworks/$$name || [ $$? = 77 ] || exit 1; done
 	@echo "DeepSpeed's shared memory for CPUs"; PATH="$$PWD/$(BIN):$$PATH" DS_ACCELERATOR=cpu $(BIN)/python -c \
 	  'from deepspeed.accelerator import get_accelerator as a; a().create_op_builder("ShareMemCommBuilder").load(verbose=False)'
-	@# Hundreds of processes start one after the other: what failed on a busy machine gets a second try.
-	$(FRAMEWORK_TESTS) $(ARGS) || $(FRAMEWORK_TESTS) --last-failed --last-failed-no-failures none $(ARGS)
+	@# Hundreds of processes start one after the other: what failed on a busy machine gets other tries.
+	$(FRAMEWORK_TESTS) $(ARGS) || $(AGAIN) || $(AGAIN)
 
 check: $(VENV)/check  ## lint, format and types
 	$(BIN)/ruff check .
@@ -76,6 +80,7 @@ bench: $(VENV)/test  ## measure start-up, scaling and training against others
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/train.py
+	$(BIN)/python bench/checkpoint.py
 
 clean:  ## remove what make made
 	rm -rf $(VENV) site build dist runs .cache

@@ -3,6 +3,8 @@
 allranks run --nprocs 2 examples/jobs/transformers_trainer.py --output_dir out
 """
 
+import gc
+
 import torch
 from torch.utils.data import Dataset
 from transformers import (
@@ -37,20 +39,27 @@ class Losses(TrainerCallback):
             print(f"loss {state.global_step} {float(logs['loss']):.6f}", flush=True)
 
 
-(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
-args.per_device_train_batch_size = BATCH // args.world_size
-args.logging_steps, args.max_steps = 1, 8
-args.learning_rate, args.lr_scheduler_type = 3e-3, "constant"
-args.save_strategy, args.report_to, args.disable_tqdm = "no", [], True
-args.ddp_find_unused_parameters = False
-args.dataloader_pin_memory = torch.cuda.is_available()
+def main():
+    (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+    args.per_device_train_batch_size = BATCH // args.world_size
+    args.logging_steps, args.max_steps = 1, 8
+    args.learning_rate, args.lr_scheduler_type = 3e-3, "constant"
+    args.save_strategy, args.report_to, args.disable_tqdm = "no", [], True
+    args.ddp_find_unused_parameters = False
+    args.dataloader_pin_memory = torch.cuda.is_available()
 
-set_seed(0)
-config = GPT2Config(
-    vocab_size=32, n_positions=8, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0, embd_pdrop=0,
-    attn_pdrop=0, bos_token_id=0, eos_token_id=0,
-)  # fmt: skip
-trainer = Trainer(GPT2LMHeadModel(config), args, train_dataset=Counting(), callbacks=[Losses()])
-print(f"process {args.process_index} of {args.world_size} trains on {args.device}", flush=True)
-trainer.train()
-trainer.accelerator.end_training()
+    set_seed(0)
+    config = GPT2Config(
+        vocab_size=32, n_positions=8, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0, embd_pdrop=0,
+        attn_pdrop=0, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    trainer = Trainer(GPT2LMHeadModel(config), args, train_dataset=Counting(), callbacks=[Losses()])
+    print(f"process {args.process_index} of {args.world_size} trains on {args.device}", flush=True)
+    trainer.train()
+    trainer.accelerator.end_training()
+    del trainer  # DDP must go before the threads of the process group that it holds
+    gc.collect()
+
+
+if __name__ == "__main__":
+    main()

@@ -46,7 +46,7 @@ def test_a_script_without_slurm(here: Path) -> None:
     assert "#SBATCH --time=02:00:00\n" in text
     assert "python train.py --lr 0.1\n" in text
     folder = launch.script(Job("train.py"), run_dir=here / "my run")
-    assert f"export ALLRANKS_RUN_DIR='{here}/my run'\n" in folder
+    assert f"run_folder='{here}/my run'\n" in folder
 
 
 def test_the_file_lies_under_the_jobs_own_values(here: Path) -> None:

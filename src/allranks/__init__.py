@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from allranks.distributed import world as world
     from allranks.errors import AllranksError as AllranksError
     from allranks.job.fields import Job as Job
+    from allranks.leaving.deadline import deadline as deadline
     from allranks.runs.folder import Run as Run
     from allranks.train.config import TrainConfig as TrainConfig
     from allranks.train.own_loop import prepare as prepare
@@ -31,6 +32,7 @@ _HOMES = {
     "TrainConfig": "train.config",
     "Trainer": "train.trainer",
     "World": "distributed.model",
+    "deadline": "leaving.deadline",
     "init": "distributed.process_group",
     "launch": "launch",
     "prepare": "train.own_loop",

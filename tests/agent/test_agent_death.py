@@ -111,14 +111,20 @@ def test_sweep_ends_what_left_its_session(rig: Rig) -> None:
 
 
 def test_a_second_signal_kills(rig: Rig, mode: str) -> None:
-    path = rig.script(DEAF + "    open('deaf', 'w'); time.sleep(60)\n")
-    agent = rig.start_ranks(mode, 1, path, ALLRANKS_GRACE="50")
+    deaf = (
+        DEAF
+        + "    signal.signal(signal.SIGINT, signal.SIG_IGN); open('deaf', 'w'); time.sleep(60)\n"
+    )
+    agent = rig.start_ranks(mode, 1, rig.script(deaf), ALLRANKS_GRACE="50")
     assert wait_for((rig.folder / "deaf").exists)
-    agent.terminate()
-    agent.terminate()
+    agent.send_signal(signal.SIGINT)
+    agent.send_signal(signal.SIGINT)
     time.sleep(1.2)
     assert agent.poll() is None  # two at once are one
     agent.terminate()
+    time.sleep(0.3)
+    assert agent.poll() is None  # schedulers say it more than once, and ranks may be saving
+    agent.send_signal(signal.SIGINT)
     assert agent.wait(timeout=5) == 137
 
 

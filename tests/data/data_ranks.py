@@ -163,6 +163,15 @@ def stream_skip(rank: int, size: int) -> Any:
 
 
 @scenario
+def stream_resumed(rank: int, size: int) -> Any:
+    """After three batches that three ranks had read, in turn."""
+    feed = feed_of(DataLoader(Numbers(24), batch_size=2), rank, size)
+    at = {"unit": "batches of the stream", "batches": 1, "done": 3, "size": 3, "batch_size": 2}
+    feed.resume(0, at)
+    return [seen_by(feed, 0, skip=1), feed.position(0, 2)["done"]]
+
+
+@scenario
 def stream_workers(rank: int, size: int) -> Any:
     loader = DataLoader(Numbers(12), batch_size=2, num_workers=1, multiprocessing_context="fork")
     return seen_by(feed_of(loader, rank, size))

@@ -104,6 +104,12 @@ def test_a_stream_resumes(ranks: Any) -> None:
         assert rest["shares"] == whole["shares"][2:]
 
 
+def test_other_ranks_go_on_with_a_shared_stream(ranks: Any) -> None:
+    found = ranks["stream_resumed"]
+    assert samples([seen for seen, _ in found]) == [float(number) for number in range(6, 24)]
+    assert {done for _, done in found} == {3 + len(found)}
+
+
 def test_items_that_are_batches_are_shared_by_index(ranks: Any) -> None:
     found = ranks["unbatched"]
     assert samples(found) == sorted(float(i) for i in range(5) for _ in range(i + 1))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("training.md", "data.md", "strategies.md", "callbacks.md", "own-loop.md")
+PAGES = ("training.md", "data.md", "strategies.md", "callbacks.md", "own-loop.md", "deadlines.md")
 
 
 def _run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 python deepspeed_resume_script.py NPROCS FOLDER OUT.json "STRATEGY EPOCHS NAME [FROM]" ...
 
-NAME.pt in FOLDER is what was saved; FROM is the name of one to go on from.
+NAME in FOLDER is what was saved; FROM is the name of one to go on from.
 """
 
 import json
@@ -23,7 +23,7 @@ from allranks import TrainConfig, Trainer
 def part(words: str, ranks: int, folder: Path) -> dict[str, Any]:
     strategy, epochs, name, *source = words.split()
     precision = "bf16" if strategy.endswith("-bf16") else "fp32"
-    resume = str(folder / f"{source[0]}.pt") if source else False
+    resume = str(folder / source[0]) if source else False
     config = TrainConfig(
         epochs=int(epochs), seed=11, summary=False, verbose=False, print_every=0, nprocs=ranks,
         batch_size_is="global", strategy=strategy_of(strategy.partition("-")[0], ""), precision=precision,
@@ -36,7 +36,7 @@ def part(words: str, ranks: int, folder: Path) -> dict[str, Any]:
     trainer.fit(DataLoader(data(), 16, shuffle=True))
     saved = trainer.save_checkpoint("end")
     if saved is not None:
-        shutil.copy(saved, folder / f"{name}.pt")
+        shutil.copytree(saved, folder / name)
         settings = trainer.folder / "deepspeed.json"
         assert settings.exists() == strategy.startswith("zero")
     if dist.is_initialized():

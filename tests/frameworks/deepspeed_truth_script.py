@@ -12,7 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from allranks import TrainConfig, Trainer
+from allranks.checkpoint.reader import Reader
 from allranks.strategies import DeepSpeed
+from allranks.strategies.states import put_together
 
 SAMPLES, GLOBAL_BATCH = 101, 16  # the last global batch has 5 samples, not even for 2 or 4 ranks
 KINDS: dict[str, dict[str, Any]] = {
@@ -91,6 +93,16 @@ class Curve(Trainer):
             self.norms.append(values.get("grad_norm", 0.0))
 
 
+def saved_optimizer(trainer: Trainer) -> dict[str, Any]:
+    """What a checkpoint holds of the optimizer, on rank 0."""
+    path = trainer.save_checkpoint("end")
+    if path is None:
+        return {}
+    reader = Reader(path)
+    state: dict[str, Any] = put_together(reader.blob("state")["optimizer"]["0"], reader.tensor)
+    return state
+
+
 def curve(name: str, kind: str, ranks: int) -> dict[str, Any]:
     net, options = Net(), dict(KINDS[kind])
     config = TrainConfig(
@@ -104,7 +116,7 @@ def curve(name: str, kind: str, ranks: int) -> dict[str, Any]:
     loader = DataLoader(data(), GLOBAL_BATCH // config.accumulate, shuffle=True)
     trainer.fit(loader, DataLoader(data(), 9))
     state = trainer.engine().strategy.model_state()
-    inner = trainer.engine().strategy.optimizer_state(optimizer)
+    inner = saved_optimizer(trainer)
     test = trainer.test(DataLoader(data(), 7))
     outputs = trainer.predict(DataLoader(data(), 7))
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import signal
@@ -224,6 +225,37 @@ def test_a_killed_training_goes_on(keras: str, allranks: Allranks, tmp_path: Pat
     last = [curve(text)[-1] for text in (done.stdout, whole.stdout)]
     assert last[0] == pytest.approx(last[1], rel=1e-3)
     assert not list((tmp_path / "saved").glob("epoch-*"))
+
+
+@pytest.mark.parametrize("keras", ["3", "2"])
+def test_workers_told_to_leave_save_together_and_go_on(
+    keras: str, allranks: Allranks, tmp_path: Path
+) -> None:
+    """USR1 in the middle of an epoch: both workers leave at one step, and the next attempt goes on."""
+    legacy = {"TF_USE_LEGACY_KERAS": "1"} if keras == "2" else {}
+    words = ["run", "--nprocs", "2", str(SCRIPT), "--backup", "saved"]
+    env = {**OUTSIDE, **_inside(), **QUIET, **legacy, "XDG_STATE_HOME": str(tmp_path / "state")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "allranks", *words, "--epochs", "100000"], cwd=tmp_path, env=env,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as first:  # fmt: skip
+        assert first.stdout is not None
+        seen = ""
+        for line in first.stdout:
+            seen += line
+            if "loss 2 " in line:
+                first.send_signal(signal.SIGUSR1)
+        assert first.wait(120) == 75, seen[-4000:]
+    attempt = next(tmp_path.glob("runs/*/attempts/1"))
+    assert "on SIGUSR1" in (attempt / "interrupted").read_text()
+    assert not list((attempt / "failures").glob("*")), seen[-4000:]
+    left = json.loads((attempt / "progress.json").read_text())["step"]
+    done = allranks(
+        *words, "--epochs", str(left // 16 + 4), timeout=400, **_inside(), **QUIET, **legacy
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    again = {int(line.split()[2]) for line in done.stdout.splitlines() if " loss " in line}
+    assert min(again) >= left // 16 - 1, (left, done.stdout)
 
 
 def _workers_left(folder: Path) -> bool:

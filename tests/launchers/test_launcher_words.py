@@ -148,10 +148,17 @@ def test_accelerate_alone_is_no_multi_gpu() -> None:
 
 def test_deepspeed_on_several_nodes_uses_no_ssh() -> None:
     text = said("deepspeed", SLURM, nodes=2, nprocs=4)
-    assert text.startswith(
-        'python -m deepspeed.launcher.launch --node_rank "$NODE_RANK" --world_info='
-    )
+    assert 'python -m deepspeed.launcher.launch --node_rank "$NODE_RANK" --world_info=' in text
     assert '{"node0": [0, 1], "node1": [0, 1]}' in text
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "launch", "accelerate", "deepspeed"])
+def test_launchers_that_end_their_ranks_at_a_signal_start_deaf(launcher: str) -> None:
+    """In a Slurm step, where every process gets it, and only where the agent lets the ranks hear."""
+    deaf = '"${rank[@]:0:3}" ${rank[0]:+deaf --}'
+    assert said(launcher, SLURM, nodes=2, nprocs=4).startswith(deaf)
+    assert "deaf" not in said(launcher, SLURM, nodes=2, nprocs=4, agent=False)
+    assert "deaf" not in said(launcher)
 
 
 @pytest.mark.parametrize("mpi", ["mpich", "intel"])

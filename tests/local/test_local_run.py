@@ -107,7 +107,7 @@ def test_cancel_ends_a_local_run(
     sleeper.stdout.readline()
     assert "told process" in allranks("cancel", "last").stdout
     assert sleeper.wait(timeout=30) == 143
-    assert '"FAILED"' in allranks("ps", "--json", "last").stdout
+    assert '"CANCELLED"' in allranks("ps", "--json", "last").stdout
 
 
 def test_a_file_per_rank_is_always_written(allranks: Allranks, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ FAKES = {
 if [[ $1 == -c ]]; then exit "${NO_AGENT:-0}"; fi
 if [[ $3 == summary ]]; then echo "a banner"; echo "${FIRST:-$5}"; exit "${NO_AGENT:-0}"; fi
 if [[ $1 == train.py ]]; then printf '%s\\0' 4 rank "$RANK" "$LOCAL_RANK" "$NODE_RANK" "$SLURM_NODEID" >>"$NOTES"; fi
-if [[ $3 == rank ]]; then while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; fi
+if [[ $3 == rank || $3 == deaf ]]; then while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; fi
 exit "${CODE:-0}"
 """,
     # Every task, one after the other, or the one task that is asked for.
@@ -113,9 +113,10 @@ class Stage:
         path.write_text('printf "%s\\0" 1 sourced "${BASH_SOURCE[0]}" >>"$NOTES"\n')
         return path
 
-    def run(self, text: str, plan: Plan, **env: str) -> Told:
-        """Run a script as the batch step of a job would."""
-        for path in self.folder.glob("notes*"):
+    def run(self, text: str, plan: Plan, fresh: bool = True, **env: str) -> Told:
+        """Run a script as the batch step of a job would; ``fresh``: as if no run before had finished."""
+        old = [*self.folder.glob("notes*"), *(self.folder.rglob("finished*") if fresh else ())]
+        for path in old:
             path.unlink()
         hosts = [f"n{number}" for number in range(1, plan.shape.nodes + 1)]
         variables = {

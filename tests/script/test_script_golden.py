@@ -55,6 +55,12 @@ ODD: dict[str, dict[str, Any]] = {
     "head-cyclic": {"head": "n2", "distribution": "cyclic"},
     "gpus-per-task": {"gpus_per_node": None, "gpus_per_task": "A100:1", "tasks_per_node": 4},
     "signal-requeue": {"signal": "B:USR1@120", "requeue": True},
+    "requeue-array": {"requeue": True, "array": "0-9", "exclude": "n9", "container": "i.sif"},
+    "restarts": {"nodes": 1, "restarts": 2},
+    "requeue-restarts": {
+        "requeue": True, "restarts": 2, "max_attempts": 20, "max_fruitless": 5, "launcher": "torchrun",
+    },
+    "requeue-no-agent": {"nodes": 1, "requeue": True, "agent": False},
     "setup-on-node": {"modules": ["cuda"], "setup_on": "node"},
     "run-dir": {"chdir": "/my project"},
     "torchrun-static": {"launcher": "torchrun", "rendezvous": "static"},

@@ -131,7 +131,7 @@ class Training:
 
     def under_way(self) -> list[Path]:
         """Checkpoints that are being written."""
-        return [*self.run.glob("checkpoints/.*.part")]
+        return [*(self.folder / "runs").glob("*/checkpoints/.*.part")]
 
     def last_step(self) -> int:
         """The last step that was written down."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -14,8 +15,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from allranks.checkpoint.reader import Reader
+from allranks.checkpoint.saver import Saver, Snapshot
+from allranks.checkpoint.store import Store
 from allranks.distributed import World
 from allranks.strategies import DDP, FSDP, Single, Strategy, StrategyOptions
+from allranks.strategies.states import put_together, taken_apart
 
 CPU = torch.device("cpu")
 BATCH, LENGTH, WORDS, WIDTH = 16, 6, 11, 10
@@ -138,16 +143,63 @@ class Training:
     def run(self, steps: Sequence[int], parts: int = 1) -> list[float]:
         return [self.clipped_step(number, parts) for number in steps]
 
-    def states(self) -> dict[str, Any]:
-        return {
-            "model": self.strategy.model_state(),
-            "optimizer": self.strategy.optimizer_state(self.optimizer),
+    def saved(self) -> Path:
+        """The step folder of a checkpoint that all ranks have written. Collective."""
+        tensors: dict[str, Any] = {}
+        model, optimizer = (
+            self.strategy.model_tensors(),
+            self.strategy.optimizer_tensors(self.optimizer),
+        )
+        state = {
+            "model": taken_apart(model, "model", tensors),
+            "optimizer": taken_apart(optimizer, "optimizer", tensors, counters=True),
         }
+        rank, size = self.world.rank, self.world.size
+        folder, token, part = _from_rank_0(self.world, _part)
+        saver = Saver(Store(folder), rank, size, token, asynchronous=False)
+        saver.start(Snapshot(tensors, state=state), part, {"step": 1})
+        assert not saver.problem, saver.problem
+        if size > 1:
+            dist.barrier()
+        return Path(folder) / "step-00000001"
 
-    def load(self, states: dict[str, Any]) -> None:
-        main = self.world.is_main
-        self.strategy.load_model_state(states["model"] if main else {})
-        self.strategy.load_optimizer_state(self.optimizer, states["optimizer"] if main else {})
+    def states(self) -> dict[str, Any]:
+        """What a checkpoint holds, whole; names of one tensor are one tensor."""
+        reader = Reader(self.saved())
+        read: dict[str, torch.Tensor] = {}
+
+        def tensor(key: str) -> torch.Tensor:
+            holder = reader.manifest.tensors[key].get("same_as", key)
+            return read.setdefault(holder, reader.tensor(holder))
+
+        found: dict[str, Any] = put_together(reader.blob("state"), tensor)
+        return found
+
+    def load(self, path: Path) -> None:
+        reader = Reader(path)
+        state = reader.blob("state")
+        assert not self.strategy.misfit(state["model"], reader)
+        assert not self.strategy.optimizer_misfit(self.optimizer, state["optimizer"])
+        self.strategy.load_model(state["model"], reader)
+        self.strategy.load_optimizer(self.optimizer, state["optimizer"], reader)
+
+
+_folders: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _part() -> tuple[Path, str, Path]:
+    """A new folder of checkpoints, its owner's token, and where to write; it goes with the process."""
+    _folders.append(tempfile.TemporaryDirectory())
+    store = Store(Path(_folders[-1].name))
+    token = store.take_over({})
+    return store.folder, token, store.stage(1, token)
+
+
+def _from_rank_0(world: World, make: Callable[[], Any]) -> Any:
+    box = [make() if world.is_main else None]
+    if world.size > 1:
+        dist.broadcast_object_list(box, src=0)
+    return box[0]
 
 
 Case = Callable[[World], Any]

@@ -90,15 +90,24 @@ def test_a_repaired_keras_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_newest_whole_state_is_taken(tmp_path: Path) -> None:
-    assert restoring.newest(tmp_path / "nothing") == 0
+    assert restoring.newest(tmp_path / "nothing") is None
     for epoch in (1, 2):
         part = tmp_path / "saving"
         part.mkdir()
         (part / "weights").write_text(str(epoch))
         restoring.put_in_place(tmp_path, part, epoch)
     (tmp_path / "saving").mkdir()  # killed while it wrote the third
-    assert restoring.newest(tmp_path) == 2
+    assert restoring.newest(tmp_path) == tmp_path / "epoch-000002"
     assert [each.name for each in tmp_path.glob("epoch-*")] == ["epoch-000002"]
+
+
+def test_a_state_in_the_middle_of_an_epoch_is_newer_than_its_beginning(tmp_path: Path) -> None:
+    for name in ("epoch-000002", "epoch-000002-step-000000090", "epoch-000001-step-000000999"):
+        (tmp_path / name).mkdir()
+    assert restoring.newest(tmp_path) == tmp_path / "epoch-000002-step-000000090"
+    (tmp_path / "saving").mkdir()
+    restoring.put_in_place(tmp_path, tmp_path / "saving", 3)
+    assert [each.name for each in tmp_path.iterdir()] == ["epoch-000003"]
 
 
 def test_a_backup_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:

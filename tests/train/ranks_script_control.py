@@ -157,7 +157,13 @@ def hooks() -> list[str]:
     for event in events:
         setattr(Ears, f"on_{event}", note(event))
     model = line()
-    settings = config(epochs=1, checkpoint=True, checkpoint_every_steps=2, callbacks=[Ears()])
+    settings = config(
+        epochs=1,
+        checkpoint=True,
+        checkpoint_every_steps=2,
+        checkpoint_async=False,
+        callbacks=[Ears()],
+    )
     trainer = Trainer(model, sgd(model), settings)
     trainer.fit(DataLoader(points(13), 4), DataLoader(points(5), 4))
     trainer.test(DataLoader(points(5), 4))

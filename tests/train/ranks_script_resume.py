@@ -44,8 +44,8 @@ def training(way: str, save: str = "", resume: str = "", **fields: Any) -> dict[
     seen: list[int] = []
     settings = config(
         epochs=3, ema=0.8, clip_norm=0.5, strategy=way, name=save or "resumed", checkpoint=bool(save),
-        checkpoint_every_steps=cut if save else None, checkpoint_keep=9,
-        resume=str(FOLDER / f"{resume}.pt") if resume else False,
+        checkpoint_every_steps=cut if save else None, checkpoint_keep=9, checkpoint_async=False,
+        resume=str(FOLDER / resume) if resume else False,
         callbacks=[patience, When("step_end", lambda t: seen.append(t.step))], **fields,
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -55,7 +55,7 @@ def training(way: str, save: str = "", resume: str = "", **fields: Any) -> dict[
     with trainer.averaged():
         averaged = trainer.engine().strategy.model_state()
     if save:
-        keep(trainer, f"step-{cut}", save)
+        keep(trainer, cut, save)
     return {
         "losses": trainer.losses, "val": trainer.validated, "weights": weights(trainer),
         "averaged": flat(averaged), "waited": patience.waited, "first": seen[0],
@@ -63,9 +63,9 @@ def training(way: str, save: str = "", resume: str = "", **fields: Any) -> dict[
     }  # fmt: skip
 
 
-def keep(trainer: Any, name: str, saved: str) -> None:
+def keep(trainer: Any, step: int, saved: str) -> None:
     if trainer.world.is_main:
-        shutil.copy(trainer.folder / "checkpoints" / f"{name}.pt", FOLDER / f"{saved}.pt")
+        shutil.copytree(trainer.folder / "checkpoints" / f"step-{step:08d}", FOLDER / saved)
     if dist.is_initialized():
         dist.barrier()
 
@@ -74,7 +74,7 @@ def epoch_schedule() -> dict[str, Any]:
     """A scheduler per epoch: every checkpoint of an epoch's last step leads to the same rates."""
     rates: dict[str, list[float]] = {}
 
-    def run(name: str, **fields: Any) -> Any:
+    def run(name: str, val: Any = None, **fields: Any) -> Any:
         model = line()
         optimizer = sgd(model)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -84,15 +84,14 @@ def epoch_schedule() -> dict[str, Any]:
             epochs=4, scheduler_every="epoch", callbacks=[heard], name=f"schedule-{name}", **fields
         )
         trainer = Curve(model, optimizer, settings, "mse", scheduler=scheduler)
-        trainer.fit(DataLoader(points(13), 4), DataLoader(points(5), 4))
+        trainer.fit(DataLoader(points(13), 4), val)
         return trainer
 
-    often = {"checkpoint_every": 2, "checkpoint_every_steps": 8, "checkpoint_keep": 9}
-    whole = run("whole", checkpoint=True, **often)
-    folder = whole.folder / "checkpoints"
-    for name in ("epoch-2", "step-8"):
-        keep(whole, name, f"schedule-{name}-{RANKS}")
-        run(name, resume=str(folder / f"{name}.pt"))
+    often = {"epoch-2": {"checkpoint_every": 2}, "step-8": {"checkpoint_every_steps": 8}}
+    for name, how in often.items():  # in the middle of the last step's end, and after it
+        whole = run("whole", checkpoint=True, checkpoint_keep=9, checkpoint_async=False, **how)
+        val = DataLoader(points(5), 4)
+        run(name, val, resume=str(whole.checkpoints / "step-00000008"))
     return rates
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,34 @@ def test_csv_grows_columns_and_goes_on_after_a_resume(tmp_path: Path) -> None:
     assert [row["train_loss"] for row in rows] == ["0.5", "", "0.25"]
     assert rows[1]["val_loss"] == "nan"
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+@pytest.mark.parametrize("kind", [JsonlLogger, CsvLogger])
+def test_what_was_lost_leaves_the_file_before_it_goes_on(tmp_path: Path, kind: Any) -> None:
+    """Two lines after the checkpoint, the second torn: they are kept apart, and the file goes on."""
+    first, attempt = kind(), tmp_path / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    first.start(run_in(tmp_path))
+    first.log({"a": 1.0}, step=1, epoch=1, kind="val")
+    loggers = Loggers([first])
+    at = loggers.positions()
+    first.log({"a": 2.0, "b": 1.0}, step=2, epoch=1, kind="val")  # CSV writes its file anew here
+    first.close("failed")
+    path = tmp_path / f"metrics.{'csv' if kind is CsvLogger else 'jsonl'}"
+    with open(path, "a") as file:
+        file.write('{"torn')
+    again = kind()
+    again.start(replace(run_in(tmp_path, resumed=True), step=1, logged=at, undone=attempt))
+    again.log({"a": 3.0}, step=2, epoch=1, kind="val")
+    again.close("finished")
+    kept = path.read_text()
+    assert "torn" not in kept
+    assert [("1.0" in line, "3.0" in line) for line in kept.splitlines()[-2:]] == [
+        (True, False), (False, True),
+    ]  # fmt: skip
+    lost = (attempt / f"undone-{path.name}").read_text()
+    assert "2.0" in lost
+    assert "torn" in lost
 
 
 class Failing(Logger):

@@ -61,7 +61,7 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda: Trainer(*line(), quiet(precision="fp16")).fit([1]), "precision='fp16' needs a GPU"),
     (lambda: Trainer(line()[0], None, quiet()).fit([1]), "There is no optimizer"),
     (lambda: Trainer(*line(), quiet()).fit(3), "The data is a int"),
-    (lambda: Trainer(*line(), quiet(resume="nowhere")).fit([1]), "there is no checkpoint"),
+    (lambda: Trainer(*line(), quiet(resume="nowhere")).fit([1]), "there is no such folder"),
     (lambda: TrainConfig(max_time="2 hrs"), "2 hrs"),
     (lambda: TrainConfig(epochs="3"), "epochs='3': must be a whole number"),
     (lambda: TrainConfig(accumulate=2.0), "accumulate=2.0: must be a whole number"),

@@ -146,10 +146,10 @@ def test_limits(found: dict[str, Found]) -> None:
 
 
 @pytest.mark.parametrize("rank", ["first", "last"])
-def test_stop_on_one_rank_ends_all_at_the_next_log(found: dict[str, Found], rank: str) -> None:
-    """Asked for at step 7, with a log at every fifth."""
-    every = results(found["2"], f"stop on the {rank} rank")
-    assert [one["step"] for one in every] == [10, 10]
+def test_stop_on_one_rank_ends_all_at_one_step(found: dict[str, Found], rank: str) -> None:
+    """Asked for at step 7 of the first of two epochs of 50."""
+    one, other = every = results(found["2"], f"stop on the {rank} rank")
+    assert 7 <= one["step"] == other["step"] <= 50
     assert sorted(one["reason"] for one in every) == ["another rank asked to", "enough"]
 
 
@@ -214,7 +214,7 @@ def test_metrics_that_differ_over_ranks_are_told(found: dict[str, Found]) -> Non
 def test_a_mistake_that_rank_0_finds_is_told_on_every_rank(found: dict[str, Found]) -> None:
     errors = [seen["error"] for seen in found["2"]["no checkpoint"]]
     assert len(errors) == 2
-    assert all("resume='nowhere': there is no checkpoint" in error for error in errors)
+    assert all("resume='nowhere': there is no such folder" in error for error in errors)
 
 
 def test_more_ranks_cannot_come_later(found: dict[str, Found]) -> None:

@@ -1,7 +1,7 @@
 """The small process beside the ranks: starts them, keeps their logs, ends them cleanly.
 
-Run as ``python -m allranks.agent ranks|rank|summary|horovod-server``. It needs nothing but the standard library,
-and it must start fast: on a large job it is the first thing that every node does.
+Run as ``python -m allranks.agent ranks|rank|summary|before|after|horovod-server``. It needs nothing but the
+standard library, and it must start fast: on a large job it is the first thing that every node does.
 
     __main__      the commands
     options       what they take
@@ -17,6 +17,10 @@ and it must start fast: on a large job it is the first thing that every node doe
     attempt       the files of the attempt folder
     failures      the first error: tail, traceback, record
     summary       the same, for people
+    policy        how often a run may go on by itself
+    before        may an attempt begin here: killed ones before it, nodes that failed twice
+    after         what follows an attempt: nothing, a restart, a requeue, the end
+    job_facts     what Slurm says of the job and its nodes
     processes     prctl, signalfd, /proc
     guard         what still works when the agent itself is killed
     sweep         end every process of a launch

@@ -24,6 +24,13 @@ def main(arguments: list[str]) -> object:
         return 1
 
 
+def _deaf(options: Options) -> None:
+    """Become a launcher that hears no signals: they are for the ranks, and it would end those."""
+    from allranks.agent.children import exec_deaf
+
+    exec_deaf(options.command)
+
+
 def _summary(options: Options) -> int:
     """The first error on stderr; with an exit code given, the one to leave with on stdout.
 
@@ -42,6 +49,47 @@ def _summary(options: Options) -> int:
     return 0
 
 
+def _before(options: Options) -> int:
+    """One line on stdout: ``go``, ``avoid`` (another job is to take other nodes) or ``stop CODE``."""
+    from pathlib import Path
+
+    from allranks.agent.before import before
+    from allranks.runs.attempts import Attempt
+
+    attempt = Attempt.open(Path(options.attempt or "."))
+    nodes = sys.stdin.read() if options.nodes else ""
+    word, sentence = before(attempt, options.policy, nodes, options.exclude)
+    if sentence:
+        print(f"allranks: {sentence}", file=sys.stderr)
+    print(word)
+    return 0
+
+
+def _after(options: Options) -> int:
+    """The reason on stderr, below the first error if there is one; what follows on stdout."""
+    from pathlib import Path
+
+    from allranks.agent.after import End, after, early, first_error
+    from allranks.agent.job_facts import gone_nodes, read_job
+    from allranks.agent.summary import summary
+    from allranks.runs.attempts import Attempt
+
+    attempt = Attempt.open(Path(options.attempt or "."))
+    code = first_error(attempt.path, options.exit_code or 0)
+    job = read_job(options.job, attempt.restart)
+    lost = gone_nodes(sys.stdin.read()) if options.nodes and (code or job.ended_by) else []
+    end = End(attempt, code, options.policy, job, options.told, lost)
+    decision = early(end) if options.early else after(end)
+    if decision is None:
+        print("wait 0")
+        return 0
+    if decision.outcome == "failed" and (text := summary(attempt.path)):
+        print(text, file=sys.stderr)
+    print(f"allranks: {decision.sentence}", file=sys.stderr)
+    print(decision.next, decision.code)
+    return 0
+
+
 def _horovod_server(options: Options) -> int:
     from allranks.agent.horovod import serve
 
@@ -52,7 +100,10 @@ def _horovod_server(options: Options) -> int:
 VERBS: dict[str, Callable[[Options], object]] = {
     "ranks": run_ranks,
     "rank": run_rank,
+    "deaf": _deaf,
     "summary": _summary,
+    "before": _before,
+    "after": _after,
     "horovod-server": _horovod_server,
 }
 

@@ -13,6 +13,7 @@ from allranks.agent.processes import die_with
 
 _F_SETPIPE_SZ = 1031
 _PIPE_SIZE = 1 << 20
+_MEANT_FOR_RANKS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Order(NamedTuple):
@@ -103,9 +104,18 @@ def _become(order: Order, setting: Setting, agent: int, out: int, err: int) -> N
         os.close(null)
     os.dup2(out, 1)
     os.dup2(err, 2)
+    for number in _MEANT_FOR_RANKS:  # a launcher that was made deaf to them hands that down
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(order.env)
     signal.pthread_sigmask(signal.SIG_SETMASK, setting.mask)
+
+
+def exec_deaf(command: Sequence[str]) -> None:
+    """Become this command with the ranks' signals held back; the agents below it let them through."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _MEANT_FOR_RANKS)
+    _exec(command)
 
 
 def _exec(command: Sequence[str]) -> None:

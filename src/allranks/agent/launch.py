@@ -16,12 +16,13 @@ from allranks.agent.guard import Guard
 from allranks.agent.options import Options, shown_ranks
 from allranks.agent.placement import Place
 from allranks.agent.processes import become_subreaper, open_signals
-from allranks.agent.supervisor import HANDLED, Given, Supervisor
+from allranks.agent.supervisor import HANDLED, Given, Grace, Supervisor
 from allranks.agent.variables import SESSION, new_session, rank_environment
 from allranks.build_locks import check_build_locks
 from allranks.errors import UsageError
 
 _GRACE = 10.0
+_TOLD_GRACE = 60.0
 
 
 def run_ranks(options: Options) -> object:
@@ -106,7 +107,8 @@ def _supervise(
     grace, alone = _grace(), places[0].size == 1
     keep_terminal = alone and os.isatty(0)
     become_subreaper()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    # What launchers were made deaf to, so that they leave the ranks alone, is meant for the ranks.
+    mask = {*signal.pthread_sigmask(signal.SIG_BLOCK, [])} - {*HANDLED}
     signals = open_signals(HANDLED)
     began = time.time()
     started = start(orders, Setting(mask, (signals, guard.fd), guard, keep_terminal, alone))
@@ -118,8 +120,9 @@ def _supervise(
     _note(started, attempt, began)
     command = orders[0].command or [sys.executable, *(words or [])]
     peers = attempt.failures if options.peers else None
-    # Slurm signals every process of a step: passed on, a rank would get it twice.
-    pass_on = not placement.in_step(os.environ)
+    # Slurm signals every process of a step: passed on, a rank would get it twice. mpirun gives
+    # signals to those that it started, and to nobody else.
+    pass_on = not placement.in_step(os.environ) or os.environ.get("ALLRANKS_LAUNCHER") == "mpirun"
     given = Given(signals, guard.pid, command, grace, keep_terminal, pass_on, peers)
     supervisor = Supervisor(started, console, attempt, given)
     code = supervisor.run()
@@ -180,9 +183,12 @@ def _affinity() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
-def _grace() -> float:
+def _grace() -> Grace:
     text = os.environ.get("ALLRANKS_GRACE", "")
+    if not text:
+        # Slurm kills after the time that the site grants; there is no need to do it sooner.
+        return Grace(_GRACE, None if "SLURM_JOB_ID" in os.environ else _TOLD_GRACE)
     try:
-        return float(text) if text else _GRACE
+        return Grace(float(text), float(text))
     except ValueError:
         raise UsageError(f"ALLRANKS_GRACE={text} is not a number of seconds.") from None

@@ -1,18 +1,22 @@
-"""What the agent's three commands take."""
+"""What the agent's commands take."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from allranks.agent.policy import Policy
 from allranks.errors import UsageError
 
 USAGE = """\
 python -m allranks.agent ranks --nprocs N [options] -- COMMAND   start and watch a node's ranks
 python -m allranks.agent rank [options] -- COMMAND               watch the one rank that this is
+python -m allranks.agent deaf -- COMMAND                         become a launcher without its signals
 python -m allranks.agent summary ATTEMPT_DIR [EXIT_CODE]         print the first error of it
+python -m allranks.agent before ATTEMPT_DIR [options]            may it begin, and on these nodes
+python -m allranks.agent after ATTEMPT_DIR EXIT_CODE [options]   what follows it
 python -m allranks.agent horovod-server --host A --port N        let Horovod's ranks meet"""
 
 
@@ -38,6 +42,16 @@ class Options(NamedTuple):
     exit_code: int | None = None
     host: str = ""
     port: int = 0
+    policy: Policy = Policy()
+    job: str = ""
+    """What ``scontrol show job -o`` says."""
+    nodes: bool = False
+    """Whether what ``scontrol show node -o`` says stands on stdin."""
+    told: bool = False
+    early: bool = False
+    """The ranks still run, though Slurm ends the job."""
+    exclude: str = ""
+    """Nodes that the job itself keeps away from."""
 
 
 def read_options(arguments: Sequence[str]) -> Options:
@@ -46,10 +60,14 @@ def read_options(arguments: Sequence[str]) -> Options:
     found = _parser().parse_args(ours)
     if found.verb == "summary":
         return Options("summary", attempt=found.attempt, exit_code=found.exit_code)
+    if found.verb in ("before", "after"):
+        return _between(found)
     if found.verb == "horovod-server":
         return Options("horovod-server", host=found.host, port=found.port)
     if not command:
         raise UsageError(f"No command to run. Write it after --, like this:\n{USAGE}")
+    if found.verb == "deaf":
+        return Options("deaf", command)
     _check_show(found.show)
     if found.verb == "rank":
         return Options(
@@ -74,6 +92,21 @@ def read_options(arguments: Sequence[str]) -> Options:
         node_rank=found.node_rank,
         summary=not found.no_summary,
         plain=found.plain,
+    )
+
+
+def _between(found: argparse.Namespace) -> Options:
+    """The commands that stand between two attempts."""
+    return Options(
+        found.verb,
+        attempt=found.attempt,
+        exit_code=found.exit_code,
+        policy=Policy(found.requeue, found.max_attempts, found.max_fruitless, found.restarts),
+        job=found.job,
+        nodes=found.nodes,
+        told=found.told,
+        early=found.early,
+        exclude=found.exclude,
     )
 
 
@@ -108,6 +141,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m allranks.agent", usage=USAGE, allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("deaf", help="become a launcher without its signals", allow_abbrev=False)
     ranks = verbs.add_parser("ranks", help="start and watch a node's ranks", allow_abbrev=False)
     ranks.add_argument("--nprocs", type=int, required=True, help="ranks on this node")
     ranks.add_argument("--mode", choices=("fork", "exec"), default="exec")
@@ -133,7 +167,27 @@ def _parser() -> argparse.ArgumentParser:
     summary.add_argument(
         "exit_code", nargs="?", type=int, help="print the first error's, else this"
     )
+    _add_between(verbs)
     server = verbs.add_parser("horovod-server", help="let Horovod's ranks find each other")
     server.add_argument("--host", required=True, help="the address to listen on, and no other")
     server.add_argument("--port", type=int, required=True)
     return parser
+
+
+def _add_between(verbs: Any) -> None:
+    """``before`` and ``after``, which take the same options: a script hands both its policy."""
+    before = verbs.add_parser("before", help="may an attempt begin here", allow_abbrev=False)
+    after = verbs.add_parser("after", help="what follows an attempt", allow_abbrev=False)
+    for each in (before, after):
+        each.add_argument("attempt")
+        each.add_argument("--requeue", action="store_true", help="it may go on in another job")
+        each.add_argument("--max-attempts", type=int, default=Policy().max_attempts)
+        each.add_argument("--max-fruitless", type=int, default=Policy().max_fruitless)
+        each.add_argument("--restarts", type=int, default=Policy().restarts)
+        each.add_argument("--job", default="", help="what scontrol show job -o says")
+        each.add_argument("--nodes", action="store_true", help="scontrol show node -o is on stdin")
+        each.add_argument("--told", action="store_true", help="the script was told to end")
+        each.add_argument("--early", action="store_true", help="the ranks have not left yet")
+        each.add_argument("--exclude", default="", help="nodes that the job keeps away from")
+    before.set_defaults(exit_code=None)
+    after.add_argument("exit_code", type=int)

@@ -123,6 +123,31 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def agents_below(root: int) -> list[int]:
+    """The agents of ours that ``root`` is or has started, each the first on its branch."""
+    children: dict[int, list[int]] = {}
+    for process in processes().values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found, queue = [], [root]
+    while queue:
+        pid = queue.pop()
+        if _is_agent(pid):
+            found.append(pid)  # what is below are its ranks
+        else:
+            queue.extend(children.get(pid, ()))
+    return found
+
+
+def _is_agent(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return False
+    # A launcher has the agent's words among its own, but not first.
+    return words[1:3] == [b"-m", b"allranks.agent"]
+
+
 def send(pids: Iterable[int], number: int) -> None:
     """Signal each process that is still there."""
     for pid in pids:

@@ -48,6 +48,16 @@ class Pipe:
         self.open = True
 
 
+class Grace(NamedTuple):
+    """Seconds between TERM and KILL."""
+
+    failed: float
+    """When a rank has failed, and for Ctrl-C."""
+    told: float | None
+    """When somebody outside says TERM: the ranks may be saving. None: as long as they need, where a
+    scheduler sets the limit."""
+
+
 class Given(NamedTuple):
     """What the supervisor must know beside the ranks."""
 
@@ -56,8 +66,7 @@ class Given(NamedTuple):
     guard: int
     """The guard's process id: a child of ours too, and it stays to the end."""
     command: Sequence[str]
-    grace: float
-    """Seconds between TERM and KILL."""
+    grace: Grace
     keep_terminal: bool
     pass_on: bool = True
     """Whether USR1, USR2 and CONT are for us to pass on; Slurm gives them to the ranks itself."""
@@ -119,7 +128,7 @@ class Supervisor:
 
     def _look_at_peers(self) -> None:
         if self._peers and self._stopped is None and any(self._peers.glob("rank-*.json")):
-            self._stop(signal.SIGTERM)
+            self._stop(signal.SIGTERM, self._grace.failed)
 
     def _turn(self, timeout: float | None) -> None:
         """Wait for something to happen and deal with it."""
@@ -251,11 +260,18 @@ class Supervisor:
                 self._attempt.failed(child.order.place.rank, facts)
             self.code = self.code or status[0]
         if ended and self._stopped is None:
-            self._stop(signal.SIGTERM)
+            self._stop(signal.SIGTERM, self._grace.failed)
+        elif any(code > 0 and code != 128 + signal.SIGTERM for _, code in ended):
+            # It failed while all were leaving: the others wait for it in vain.
+            self._hasten()
+
+    def _hasten(self) -> None:
+        soon = time.monotonic() + self._grace.failed
+        self._deadline = soon if self._deadline is None else min(self._deadline, soon)
 
     def _end_leftovers(self) -> None:
         """What the ranks had started and left behind: workers, servers, a shell's child."""
-        until = time.monotonic() + self._grace
+        until = time.monotonic() + self._grace.failed
         told = False
         while left := self._leftovers():
             if time.monotonic() >= until:
@@ -285,14 +301,21 @@ class Supervisor:
             had_it = (
                 self._keep_terminal and caught.number == signal.SIGINT and caught.code == SI_KERNEL
             )
-            self._stop(None if had_it else _as_sent(caught.number))
-        elif time.time() - self._stopped > _SAME_STOP:
-            self._kill()
+            self._stop(None if had_it else _as_sent(caught.number), self._patience(caught.number))
+        elif caught.number != signal.SIGTERM and time.time() - self._stopped > _SAME_STOP:
+            self._kill()  # TERM is said again by schedulers, and ranks may be saving
 
-    def _stop(self, number: int | None) -> None:
+    def _patience(self, number: int) -> float | None:
+        """Launchers say TERM as well when a rank has failed: then there is nothing to save."""
+        failed = self._attempt.failures is not None and any(
+            self._attempt.failures.glob("rank-*.json")
+        )
+        return self._grace.failed if failed or number == signal.SIGINT else self._grace.told
+
+    def _stop(self, number: int | None, grace: float | None) -> None:
         """Tell the ranks to end, and give them the grace time for it."""
         self._stopped = time.time()
-        self._deadline = time.monotonic() + self._grace
+        self._deadline = None if grace is None else time.monotonic() + grace
         if number == signal.SIGINT and not self._keep_terminal:
             # As a terminal does it: the whole group, and each rank leads one. Workers count on it,
             # and Python waits for them at the end of the rank.

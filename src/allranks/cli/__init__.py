@@ -19,7 +19,13 @@ VERBS = {
     "script": ("allranks.cli.script", "Print the job script, without Slurm."),
     "ps": ("allranks.cli.ps", "List runs and their states."),
     "logs": ("allranks.cli.logs", "Show a run's logs: merged by time, or of some ranks."),
+    "resume": ("allranks.cli.resume", "Go on with a run that ended before it had finished."),
+    "checkpoints": (
+        "allranks.cli.checkpoints",
+        "List a run's checkpoints, verify them, export the weights.",
+    ),
     "cancel": ("allranks.cli.cancel", "End a run."),
+    "check": ("allranks.cli.check", "Prove on this cluster what a training relies on: signals."),
     "sites": ("allranks.cli.sites", "Show, write and detect sites: what a cluster has."),
     "frameworks": (
         "allranks.cli.frameworks",

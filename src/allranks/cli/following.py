@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 
 import click
 
+from allranks.cli.attempts import Between
 from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
 from allranks.runs.follow import follow
@@ -47,19 +48,47 @@ def follow_run(
 
 def _follow(run: Run, ranks: list[int] | None, errors: bool, as_json: bool) -> RunStatus:
     _wait(run)
-    seen: list[RunStatus] = []
-
-    def over() -> bool:
-        """Ended, or forgotten by Slurm before it could be asked: asked again a few times."""
-        seen.append(run_statuses([Run.open(run.path)])[0])
-        lost = [status.state is State.UNKNOWN for status in seen[-PATIENCE:]]
-        return seen[-1].state.ended or (len(lost) == PATIENCE and all(lost))
-
-    tasks = ArrayTasks(run)
-    for line in follow(run, ranks=ranks, errors=errors, stop=over):
-        show_line(line, task=tasks[line.attempt], as_json=as_json)
+    watch, tasks, between = _Watch(run), ArrayTasks(run), Between(run)
+    for line in follow(run, ranks=ranks, errors=errors, stop=watch.over):
+        task = tasks[line.attempt]
+        if line.rank is not None and not as_json:
+            say_between(between.line(line.attempt, task))
+        show_line(line, task=task, as_json=as_json)
         sys.stdout.flush()
-    return seen[-1]
+    return watch.seen[-1]
+
+
+class _Watch:
+    """Looks after a run until no attempt of it is to come."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.seen: list[RunStatus] = []
+        self.said = ""
+
+    def over(self) -> bool:
+        """Ended, or forgotten by Slurm before it could be asked: asked again a few times."""
+        self.seen.append(run_statuses([Run.open(self.run.path)])[0])
+        status = self.seen[-1]
+        self._say_waiting(status)
+        if status.state.ended and not self._goes_on():
+            return True
+        recent = self.seen[-PATIENCE:]
+        over = [one.state is State.UNKNOWN or one.state.ended for one in recent]
+        return len(over) == PATIENCE and all(over)
+
+    def _goes_on(self) -> bool:
+        """Whether its last word was that another attempt comes, which Slurm may not show yet."""
+        last = self.run.last_attempt
+        return last is not None and last.followed
+
+    def _say_waiting(self, status: RunStatus) -> None:
+        """Between two attempts the job waits in the queue again."""
+        if status.state is State.PENDING and status.attempts:
+            text = waiting_text(status)
+            if text != self.said:
+                click.echo(click.style(text, dim=True), err=True)
+            self.said = text
 
 
 def _wait(run: Run) -> None:
@@ -70,13 +99,25 @@ def _wait(run: Run) -> None:
         unknown = unknown + 1 if status.state is State.UNKNOWN and not status.attempts else 0
         if status.state is not State.PENDING and not 0 < unknown < PATIENCE:
             break
-        text = f"waiting: {status.why or 'no reason given yet'}"
-        if status.expected_start:
-            text += f"; expected to start at {local_time(status.expected_start)}"
+        text = waiting_text(status)
         if text != said:
             click.echo(click.style(text, dim=True), err=True)
             said = text
         time.sleep(1)
+
+
+def waiting_text(status: RunStatus) -> str:
+    """Why a job is not running yet."""
+    text = f"waiting: {status.why or 'no reason given yet'}"
+    if status.expected_start:
+        text += f"; expected to start at {local_time(status.expected_start)}"
+    return text
+
+
+def say_between(text: str) -> None:
+    """The line between two attempts."""
+    if text:
+        click.secho(text, dim=True)
 
 
 class ArrayTasks(dict[int, str]):

@@ -34,7 +34,8 @@ def logs(
     """Show the logs of RUN (a name, a folder, a job id or `last`), merged by time over all ranks."""
     from dataclasses import replace
 
-    from allranks.cli.following import ArrayTasks, follow_run, show_line
+    from allranks.cli.attempts import Between
+    from allranks.cli.following import ArrayTasks, follow_run, say_between, show_line
     from allranks.runs.index import find_run
     from allranks.runs.logs import read_logs
 
@@ -43,10 +44,13 @@ def logs(
     if follow:
         raise click.exceptions.Exit(follow_run(found, ranks=chosen, errors=errors, as_json=as_json))
     empty, tasks, wanted = True, ArrayTasks(found), _array_task(run)
+    between = Between(found)
     for line in read_logs(found, ranks=chosen, errors=errors, tail=tail, attempt=attempt):
         if wanted and tasks[line.attempt] != wanted:
             continue
         empty = False
+        if attempt is None and not as_json and not errors:
+            say_between(between.line(line.attempt, tasks[line.attempt]))
         if times and line.time:
             line = replace(line, text=f"{line.time} {line.text}")
         show_line(line, task=tasks[line.attempt], as_json=as_json)

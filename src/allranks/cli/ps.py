@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from allranks.schedulers.status import RunStatus
@@ -15,15 +16,20 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]…")
 @click.option("--all", "-a", "everything", is_flag=True, help="Every run, not only the last 20.")
+@click.option("--attempts", is_flag=True, help="Every attempt of them, and the goodput.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def ps(runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
+def ps(runs: tuple[str, ...], everything: bool, attempts: bool, as_json: bool) -> None:
     """List runs, the newest first, or show the runs named. Works without accounting."""
     from allranks.runs.index import find_run, list_runs
     from allranks.schedulers.status import run_statuses
 
+    if attempts:
+        runs = runs or ("last",)
     found = [find_run(name) for name in runs] or list_runs(limit=None if everything else 20)
     statuses = run_statuses(found)
-    if as_json:
+    if attempts:
+        _attempts(statuses, as_json)
+    elif as_json:
         import json
 
         click.echo(json.dumps([_record(status) for status in statuses], indent=2))
@@ -31,6 +37,19 @@ def ps(runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
         click.echo("No runs yet. Start one: allranks run train.py", err=True)
     else:
         _table(statuses)
+
+
+def _attempts(statuses: list[RunStatus], as_json: bool) -> None:
+    from allranks.cli.attempts import record, show_attempts
+
+    if as_json:
+        import json
+
+        click.echo(json.dumps([record(status) for status in statuses], indent=2))
+        return
+    for status in statuses:
+        click.echo(f"{status.run.id}  {_state(status)}")
+        show_attempts(status)
 
 
 def _record(status: RunStatus) -> dict[str, object]:
@@ -56,25 +75,38 @@ def _iso(moment: datetime | None) -> str | None:
 
 
 def _table(statuses: list[RunStatus]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """One line a run; why it stands so follows on it, or where that is too long, below it."""
+    import shutil
+    import textwrap
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("RUN", "JOB", "STATE", "TIME", "NODES"):
-        table.add_column(title, no_wrap=title != "NODES", overflow="fold")
-    table.add_column("WHY", ratio=1, overflow="fold")
-    for status in statuses:
-        colour = "green" if status.exit_code == 0 else "red" if status.state.ended else "cyan"
-        table.add_row(
-            status.run.id,
-            status.job_id or "here",
-            Text(_state(status), style=colour),
-            _elapsed(status),
-            status.nodes,
-            _why(status),
-        )
-    Console().print(table)
+    rows = [_row(status) for status in statuses]
+    widths = [max(map(len, column)) for column in zip(_TITLES, *rows, strict=True)]
+    width = max(shutil.get_terminal_size().columns, 40)
+    click.secho("  ".join([*_padded(_TITLES, widths), "WHY"]), bold=True)
+    for status, row in zip(statuses, rows, strict=True):
+        cells, why = _padded(row, widths), _why(status)
+        fits = sum(widths) + 2 * len(widths) + len(why) <= width
+        cells[2] = click.style(cells[2], fg=_colour(status))
+        click.echo("  ".join([*cells, why if fits else ""]).rstrip())
+        if why and not fits:
+            click.echo(textwrap.indent("\n".join(textwrap.wrap(why, width - 4)), "    "))
+
+
+_TITLES = ("RUN", "JOB", "STATE", "TIME", "NODES")
+_NODES = 24
+
+
+def _row(status: RunStatus) -> list[str]:
+    nodes = status.nodes if len(status.nodes) <= _NODES else f"{status.nodes[: _NODES - 1]}…"
+    return [status.run.id, status.job_id or "here", _state(status), _elapsed(status), nodes]
+
+
+def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+
+
+def _colour(status: RunStatus) -> str:
+    return "green" if status.exit_code == 0 else "red" if status.state.ended else "cyan"
 
 
 def _state(status: RunStatus) -> str:
@@ -96,6 +128,9 @@ def _elapsed(status: RunStatus) -> str:
 def _why(status: RunStatus) -> str:
     from allranks.cli.following import local_time
 
+    why = status.why
     if status.expected_start:
-        return f"{status.why}; starts about {local_time(status.expected_start)}"
-    return status.why
+        why += f"; starts about {local_time(status.expected_start)}"
+    if status.attempts > 1 and not status.run.array:
+        why = f"attempt {status.attempts}{': ' if why else ''}{why}"
+    return why

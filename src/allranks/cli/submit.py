@@ -29,6 +29,7 @@ def submit(**parameters: Any) -> None:
     from allranks.cli.planning import job_python
     from allranks.schedulers.slurm import submit_plan
 
+    notes = _preflight(plan)
     submitted = submit_plan(plan, made_by=made_by(), python=plan.job.python or job_python())
     if parameters["as_json"]:
         import json
@@ -38,7 +39,7 @@ def submit(**parameters: Any) -> None:
             json.dumps({"job_id": submitted.job_id, "run": submitted.run.id, "folder": folder})
         )
     else:
-        _tell(submitted)
+        _tell(submitted, [*notes, *_afterwards(plan, submitted.job_id)])
     if parameters["follow"]:
         from allranks.cli.following import follow_run
 
@@ -62,9 +63,26 @@ def _dry_run(plan: Any, as_json: bool) -> None:
     click.echo("Nothing was submitted (--dry-run).", err=True)
 
 
-def _tell(submitted: Any) -> None:
+def _preflight(plan: Any) -> list[str]:
+    """What to expect of --requeue on this cluster."""
+    if not plan.job.requeue:
+        return []
+    from allranks.schedulers.preflight import requeue_notes
+
+    return requeue_notes(plan)
+
+
+def _afterwards(plan: Any, job_id: str) -> list[str]:
+    if not plan.job.requeue:
+        return []
+    from allranks.schedulers.preflight import job_note
+
+    return [note for note in (job_note(job_id),) if note]
+
+
+def _tell(submitted: Any, notes: list[str]) -> None:
     run = submitted.run
-    for note in submitted.snapshot.notes:
+    for note in [*submitted.snapshot.notes, *notes]:
         click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
     click.echo(f"Submitted job {click.style(submitted.job_id, bold=True)} as {run.id}")
     click.echo(f"  folder  {run.path}")

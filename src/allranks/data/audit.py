@@ -40,6 +40,8 @@ class Ledger:
     limit: int | None = None
     """Stop writing after so many indices: a sampler without end must not fill the memory."""
     batches: int = 0
+    before: Array | None = None
+    """On one rank: indices that were handed out before a resumption."""
     _given: list[Array] = field(default_factory=list)
     _whole: list[Array] = field(default_factory=list)
     _seen: int = 0
@@ -57,7 +59,8 @@ class Ledger:
     def report(self, rank: int, range_of: int | None) -> RankReport:
         """For `compare`. ``range_of`` n: the epoch was whole and must be exactly 0 … n-1."""
         whole = self._whole if range_of is None else [np.arange(range_of)]
-        return RankReport(rank, self.batches, digest(self._given), digest(whole))
+        given = self._given if self.before is None else [self.before, *self._given]
+        return RankReport(rank, self.batches, digest(given), digest(whole))
 
 
 def compare(reports: Sequence[RankReport]) -> AuditReport:

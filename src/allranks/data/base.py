@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -109,6 +109,21 @@ class Feed(ABC):
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
         """The same, still on the host."""
 
+    @abstractmethod
+    def position(self, number: int, batches: int) -> dict[str, Any]:
+        """Where epoch ``number`` stands after so many batches: plain values, for `resume`."""
+
+    @abstractmethod
+    def resume(self, number: int, position: Mapping[str, Any]) -> None:
+        """Let the epoch go on there; ``epoch(number, skip=position["batches"])`` then does.
+
+        An error where it cannot go on with every sample seen exactly once.
+        """
+
+    def batches_of(self, number: int) -> int | None:
+        """Batches of epoch ``number``, those before a resumption included; None when unknown."""
+        return self.batches
+
     def total_of(self, index: int) -> int | None:
         """Samples of global batch ``index`` of an epoch over all ranks; None when unknown."""
         return None
@@ -128,3 +143,13 @@ class Feed(ABC):
     def close(self) -> None:
         """End worker processes and let go of the data."""
         return
+
+
+def check_unit(position: Mapping[str, Any], unit: str) -> None:
+    """An error when a position was counted in something else than this data is."""
+    if position["unit"] != unit:
+        raise UsageError(
+            f"The checkpoint stands in the middle of an epoch that was counted in {position['unit']}, "
+            f"and this data is counted in {unit}.\n"
+            "Give the same kind of data, or a checkpoint from the end of an epoch."
+        )

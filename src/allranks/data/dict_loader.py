@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from allranks.data.audit import AuditReport
-from allranks.data.base import Feed, FeedOptions, Pair, Place
+from allranks.data.base import Feed, FeedOptions, Pair, Place, check_unit
 from allranks.errors import UsageError
 
 _RESTART = 1_000_003  # added to the epoch for each restart, so that it has an order of its own
+STEPS, LOADERS = "steps of several loaders", "the samples of several loaders"
+"""What positions are counted in."""
 
 
 class DictLoader:
@@ -66,6 +68,13 @@ def cycled(openers: Mapping[str, Any], defining: Any) -> Iterator[dict[str, Any]
 _END = object()
 
 
+class _Stand(NamedTuple):
+    """Where one of the loaders is within an epoch."""
+
+    restarts: int
+    batches: int
+
+
 class DictFeed(Feed):
     """A feed for each loader. The share of a step is that of the loader that defines the epoch."""
 
@@ -80,22 +89,96 @@ class DictFeed(Feed):
         self._lead = max(self._defining, key=lambda name: feeds[name].batches or 0)
         lead = feeds[self._lead]
         self.batch_size, self.global_batch = lead.batch_size, lead.global_batch
-        if all(feeds[name].batches is not None for name in finite) and finite:
+        self._resumed: tuple[int, int, dict[str, _Stand]] | None = None
+        self._counted = bool(finite) and all(feeds[name].batches is not None for name in finite)
+        if self._counted:
             self.batches, self.samples = lead.batches, lead.samples
 
     def total_of(self, index: int) -> int | None:
         return self.feeds[self._lead].total_of(index)
 
     def epoch(self, number: int, *, skip: int = 0) -> Iterator[Pair]:
+        self.batches = self.batches_of(number)
         return self._pairs(number, skip)
 
+    def batches_of(self, number: int) -> int | None:
+        if not self._counted:
+            return None
+        if self._resumed is None or self._resumed[0] != number:
+            return self.feeds[self._lead].batches_of(number)
+        left = [0]
+        for name in self._defining:
+            restarts, batches = self._resumed[2][name]
+            left += [] if restarts else [(self.feeds[name].batches_of(number) or 0) - batches]
+        return self._resumed[1] + max(left)
+
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
-        known = all(feed.batches or feed.endless for feed in self.feeds.values())
-        at_once, read = (skip, 0) if known else (0, skip)
-        left = [n for n in self._defining if (self.feeds[n].batches or at_once + 1) > at_once]
-        openers = {name: _epochs(feed, number, at_once) for name, feed in self.feeds.items()}
-        for step in islice(cycled(openers, left) if left else (), read, None):
+        if not self._known:
+            openers = {
+                name: _opener(feed, number, _Stand(0, 0)) for name, feed in self.feeds.items()
+            }
+            yield from self._steps(islice(cycled(openers, self._defining), skip, None))
+            return
+        stands = {name: self._stand(name, number, skip) for name in self.feeds}
+        left = [name for name in self._defining if not stands[name].restarts]
+        openers = {name: _opener(self.feeds[name], number, stands[name]) for name in stands}
+        yield from self._steps(cycled(openers, left) if left else ())
+
+    def _steps(self, steps: Any) -> Iterator[Pair]:
+        for step in steps:
             yield {name: pair[0] for name, pair in step.items()}, step[self._lead][1]
+
+    @property
+    def _known(self) -> bool:
+        """Whether every loader's place follows from the number of steps."""
+        return all(feed.batches or feed.endless for feed in self.feeds.values())
+
+    def _stand(self, name: str, number: int, skip: int) -> _Stand:
+        """Where a loader is after ``skip`` steps: how often it was restarted, and its batches since."""
+        base, (restarts, batches) = 0, (0, 0)
+        if self._resumed is not None and self._resumed[0] == number:
+            base, (restarts, batches) = self._resumed[1], self._resumed[2][name]
+        batches += skip - base
+        feed = self.feeds[name]
+        while (most := feed.batches_of(_again_at(number, restarts))) and batches >= most:
+            restarts, batches = restarts + 1, batches - most
+        return _Stand(restarts, batches)
+
+    def position(self, number: int, batches: int) -> dict[str, Any]:
+        if not self._known:
+            facts = {"size": self.place.size, "global_batch": self.global_batch}
+            return {"unit": STEPS, "batches": batches, **facts}
+        stands = {name: self._stand(name, number, batches) for name in self.feeds}
+        inside = {
+            name: {
+                "restarts": stand.restarts,
+                **self.feeds[name].position(_again_at(number, stand.restarts), stand.batches),
+            }
+            for name, stand in stands.items()
+        }
+        return {"unit": LOADERS, "batches": batches, "loaders": inside}
+
+    def resume(self, number: int, position: Mapping[str, Any]) -> None:
+        check_unit(position, LOADERS if self._known else STEPS)
+        if not self._known:
+            now = {"size": self.place.size, "global_batch": self.global_batch}
+            if any(position[name] != value for name, value in now.items()):
+                raise UsageError(
+                    "The checkpoint stands in the middle of an epoch of several loaders, of which some "
+                    "have no length.\nUse as many ranks and batches as large as before, or a checkpoint "
+                    "from the end of an epoch."
+                )
+            return
+        inside = position["loaders"]
+        if inside.keys() != self.feeds.keys():
+            raise UsageError(
+                f"The checkpoint has the loaders {', '.join(inside)}, this training "
+                f"{', '.join(self.feeds)}."
+            )
+        stands = {name: _Stand(at["restarts"], at["batches"]) for name, at in inside.items()}
+        self._resumed = (number, position["batches"], stands)
+        for name, at in inside.items():
+            self.feeds[name].resume(_again_at(number, at["restarts"]), at)
 
     def check(self) -> AuditReport | None:
         found = {name: feed.check() for name, feed in self.feeds.items()}
@@ -110,12 +193,15 @@ class DictFeed(Feed):
             feed.close()
 
 
-def _epochs(feed: Feed, number: int, skip: int) -> Any:
-    """Opens the feed as it stands after ``skip`` steps, and again for each restart after that."""
-    rounds, rest = divmod(skip, feed.batches) if feed.batches else (0, skip)
+def _opener(feed: Feed, number: int, stand: _Stand) -> Any:
+    """Opens the feed as it stands, and from its beginning for each restart after that."""
 
     def opened(restart: int) -> Iterator[Pair]:
-        epoch = number + (rounds + restart) * _RESTART
-        return feed.epoch(epoch, skip=0 if restart else rest)
+        epoch = _again_at(number, stand.restarts + restart)
+        return feed.epoch(epoch, skip=0 if restart else stand.batches)
 
     return opened
+
+
+def _again_at(number: int, restarts: int) -> int:
+    return number + restarts * _RESTART

@@ -43,10 +43,13 @@ def mix(words: Words) -> Words:
 
 def mixed_seed(*parts: int) -> int:
     """One seed from several numbers, such as (seed, epoch): near numbers give unlike seeds."""
-    word = np.zeros(1, np.uint64)
-    for part in parts:
-        word = mix(word ^ np.uint64(part & _MASK))
-    return int(word[0]) >> 1
+    word = 0
+    for part in parts:  # as `mix`, for one word faster than arrays are
+        word = ((word ^ (part & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
+        word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+        word ^= word >> 31
+    return word >> 1
 
 
 def index_array(indices: Sequence[Any] | Array) -> Array:

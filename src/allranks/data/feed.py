@@ -16,12 +16,14 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from allranks.data.base import Feed, FeedOptions, Place, Share
+from allranks.data.batched import Batched
 from allranks.data.dict_loader import DictFeed, DictLoader
 from allranks.data.indexed import LoaderFeed, agreement
 from allranks.data.infinite import EndlessSampler, InfiniteTensorDataset
 from allranks.data.order import order_of, sized
-from allranks.data.schedule import Batched, Listed, Schedule, Streamed, Strided
+from allranks.data.schedule import Listed, Schedule, Streamed
 from allranks.data.stream import StreamFeed
+from allranks.data.strided import Strided
 from allranks.data.tensors import TensorFeed, has_short_way
 from allranks.errors import UsageError
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from allranks.data.agree import connected, gathered
-from allranks.data.audit import AuditReport, Ledger, compare
-from allranks.data.base import Feed, FeedOptions, Pair, Place
+from allranks.data.audit import AuditReport, Ledger, RankReport, compare
+from allranks.data.base import Feed, FeedOptions, Pair, Place, check_unit
 from allranks.data.digest import Digest
 from allranks.data.identity import compare_identities, identity
+from allranks.data.random_state import FreshRandomState
+from allranks.data.reader import END
 from allranks.data.rebuild import RankBatches, end_workers, rebuilt, seed_workers
-from allranks.data.schedule import Round, Schedule
+from allranks.data.schedule import Lead, Listed, Round, Schedule
 from allranks.errors import UsageError
 
 _LEDGER = 1 << 20
@@ -51,7 +53,7 @@ class Indexed(Feed):
         self.samples, self.batches = schedule.samples, schedule.batches
         self._ledger: Ledger | None = None
         self._audited = not options.audit
-        self._whole_epoch = False
+        self._audit_from = (0, 0)
         self._differs = ""
         if options.audit and connected(place.size):
             self._compare_datasets(loader)
@@ -65,24 +67,51 @@ class Indexed(Feed):
     def total_of(self, index: int) -> int | None:
         return self.schedule.total_of(index)
 
-    def _begin_audit(self, skip: int) -> Ledger | None:
+    def epoch(self, number: int, *, skip: int = 0) -> Iterator[Pair]:
+        self.batches = self.schedule.batches_of(number)
+        return super().epoch(number, skip=skip)
+
+    def batches_of(self, number: int) -> int | None:
+        return self.schedule.batches_of(number)
+
+    def position(self, number: int, batches: int) -> dict[str, Any]:
+        done = self.schedule.items(number, batches)
+        return {"unit": self.schedule.unit, "batches": batches, "done": done}
+
+    def resume(self, number: int, position: Mapping[str, Any]) -> None:
+        check_unit(position, self.schedule.unit)
+        self.schedule.resume(number, Lead(position["batches"], position["done"]))
+
+    def _begin_audit(self, number: int, skip: int) -> Ledger | None:
         """A ledger for the first epoch that is run, None for all others."""
         if self._audited:
             self._ledger = None
             return None
         self._audited = True
         self._ledger = Ledger(limit=None if self.batches is not None else _LEDGER)
-        self._whole_epoch = skip == 0
+        self._audit_from = (number, skip)
         return self._ledger
 
     def check(self) -> AuditReport | None:
         if self._ledger is None:
             return None
-        whole = self._whole_epoch and self._ledger.batches == self.batches
-        own = self._ledger.report(self.place.rank, self.schedule.range_of if whole else None)
+        own = self._report(self._ledger)
         self._ledger = None
         report = compare(gathered(own, self.place.size))
         return AuditReport(False, self._differs) if report.ok and self._differs else report
+
+    def _report(self, ledger: Ledger) -> RankReport:
+        """Of the whole epoch where there is one order: what was done before a resumption counts."""
+        number, skip = self._audit_from
+        schedule, rank = self.schedule, self.place.rank
+        if not isinstance(schedule, Listed) or schedule.range_of is None:
+            return ledger.report(rank, None)
+        complete = skip + ledger.batches == schedule.batches_of(number)
+        if not complete or schedule.end_of(number) != schedule.range_of:
+            return ledger.report(rank, None)
+        if skip and rank == 0:
+            ledger.before = schedule.order.indices(number)[: schedule.items(number, skip)]
+        return ledger.report(rank, schedule.range_of)
 
 
 class LoaderFeed(Indexed):
@@ -93,7 +122,8 @@ class LoaderFeed(Indexed):
     ) -> None:
         super().__init__(schedule, loader, place, options)
         self._generator = torch.Generator()
-        self._batches = RankBatches(schedule)
+        self._in_workers = loader.num_workers > 0
+        self._batches = RankBatches(schedule, options.seed, self._in_workers)
         changed: dict[str, Any] = {"batch_sampler": self._batches, "drop_last": False}
         if not getattr(loader, "in_order", True):
             changed["in_order"] = True
@@ -105,13 +135,26 @@ class LoaderFeed(Indexed):
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
         seed_workers(self._generator, self.options.seed, self.place.rank, number)
         take = self._batches.start(number, skip).popleft
-        ledger = self._begin_audit(skip)
+        ledger = self._begin_audit(number, skip)
         source = iter(self._loader)
+        if not self._in_workers:
+            source = self._seeded(source, skip)
         if ledger is not None:
             yield from self._audited_pairs(source, take, ledger)
             return
         for batch in source:
             yield batch, self._taken(take).share
+
+    def _seeded(self, source: Iterator[Any], number: int) -> Iterator[Any]:
+        """Read here, each batch has random numbers of its own, too, and leaves the training's alone."""
+        state = FreshRandomState()
+        while True:
+            with state.of(self._batches.seed_of(number)):
+                batch = next(source, END)
+            if batch is END:
+                return
+            number += 1
+            yield batch
 
     def _audited_pairs(self, source: Iterator[Any], take: Any, ledger: Ledger) -> Iterator[Pair]:
         for batch in source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from itertools import islice
@@ -107,13 +108,14 @@ def seeded(sampler: Any, seed: int, epoch: int) -> int:
     return number
 
 
-def drawn(sampler: Any, seed: int, epoch: int, step: int) -> Iterator[list[Any]]:
-    """A sampler's items ``step`` at a time, never more of them than asked for."""
+def drawn(sampler: Any, seed: int, epoch: int, step: int, done: int = 0) -> Iterator[list[Any]]:
+    """A sampler's items after the first ``done``, ``step`` at a time, never more than asked for."""
     state: Any = OwnRandomState(seeded(sampler, seed, epoch))
     if isinstance(sampler, EndlessSampler):  # draws from its own generator alone
         state = nullcontext()
     with state:
         items = iter(sampler)
+        deque(islice(items, done), maxlen=0)
     while True:
         with state:
             chunk = list(islice(items, step))

@@ -9,6 +9,36 @@ import numpy as np
 import torch
 
 
+def seed_all(seed: int) -> None:
+    """torch's CPU generator, random and numpy of this process."""
+    # On purpose not torch.manual_seed, which would seed the GPUs as well.
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+
+
+class FreshRandomState:
+    """``with state.of(seed):`` begins anew from a seed each time and leaves the outside alone."""
+
+    def __init__(self) -> None:
+        self._numpy = np.random.MT19937(0)
+        self._outside: tuple[Any, Any, Any] = (None, None, None)
+
+    def of(self, seed: int) -> FreshRandomState:
+        """To be entered at once."""
+        self._seed = seed
+        return self
+
+    def __enter__(self) -> None:
+        self._outside = (torch.get_rng_state(), random.getstate(), _numpy_now(self._numpy))
+        seed_all(self._seed)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_rng_state(self._outside[0])
+        random.setstate(self._outside[1])
+        _numpy_back(self._numpy, self._outside[2])
+
+
 class OwnRandomState:
     """``with state:`` torch, random and numpy go on from where this state stood last.
 
@@ -29,7 +59,6 @@ class OwnRandomState:
             torch.set_rng_state(self._inside[0])
             random.setstate(self._inside[1])
             return
-        # On purpose not torch.manual_seed, which would seed the GPUs as well.
         torch.default_generator.manual_seed(self._seed)
         random.seed(self._seed)
 

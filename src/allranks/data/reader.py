@@ -17,8 +17,12 @@ _LOOK = 2
 class Reader:
     """One pass over a stream."""
 
-    def __init__(self, source: Any, state: OwnRandomState | None) -> None:
+    def __init__(
+        self, source: Any, state: OwnRandomState | None, own: OwnRandomState | None = None
+    ) -> None:
+        """Read with the random numbers of ``state``, and once the stream is this rank's, of ``own``."""
         self._state: Any = state or nullcontext()
+        self._own: Any = own or nullcontext()
         with self._state:
             self._items = iter(source)
         self._looked: deque[Any] = deque()
@@ -37,7 +41,14 @@ class Reader:
         """Whether to take the batches i % size == rank only, or (with an own stream) all."""
         self._every, self._wait = (size, rank) if shared else (1, 0)
         if not shared:
-            self._state = nullcontext()
+            self._state = self._own
+
+    def leave_out(self, batches: int) -> None:
+        """Read so many batches of the stream and forget them."""
+        with self._state:
+            for _ in range(batches):
+                passed = self._pop()
+                self.last = self.last if passed is END else passed
 
     def next(self) -> Any:
         """The next batch of this rank, or END."""

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 from allranks.data.digest import mixed_seed
+from allranks.data.random_state import seed_all
 from allranks.data.schedule import Round, Schedule
 
 
@@ -44,18 +45,29 @@ def end_workers(loader: Any) -> None:
 
 
 class RankBatches:
-    """The batch sampler of the copy: hands out indices and remembers the rounds under way."""
+    """The batch sampler of the copy: hands out indices and remembers the rounds under way.
 
-    def __init__(self, schedule: Schedule) -> None:
+    For worker processes each batch carries a seed: whatever a worker did before, the random numbers of
+    batch b are the same, so that a resumed epoch draws what an undisturbed one does.
+    """
+
+    def __init__(self, schedule: Schedule, seed: int, in_workers: bool) -> None:
         self._schedule = schedule
+        self._seed, self._in_workers = seed, in_workers
+        self._epoch = self._number = 0
         self._rounds: Iterator[Round] = iter(())
         self.under_way: deque[Round] = deque()
 
     def start(self, epoch: int, skip: int) -> deque[Round]:
         """Which epoch the next iteration is for. Rounds come in the order of the batches."""
+        self._epoch, self._number = epoch, skip
         self._rounds = self._schedule.rounds(epoch, skip)
         self.under_way = deque()
         return self.under_way
+
+    def seed_of(self, number: int) -> int:
+        """The random numbers of batch ``number`` of this epoch on this rank."""
+        return mixed_seed(self._seed, self._epoch, number, self._schedule.rank)
 
     def __len__(self) -> int:
         if self._schedule.batches is None:
@@ -64,6 +76,24 @@ class RankBatches:
 
     def __iter__(self) -> Iterator[list[Any]]:
         remember = self.under_way.append
-        for entry in self._rounds:
+        for number, entry in enumerate(self._rounds, self._number):
             remember(entry)
-            yield entry[0].tolist()
+            indices = entry[0].tolist()
+            yield SeededIndices(indices, self.seed_of(number)) if self._in_workers else indices
+
+
+class SeededIndices(list[Any]):
+    """The indices of a batch on their way to a worker, which is seeded as they arrive there."""
+
+    def __init__(self, indices: list[Any], seed: int) -> None:
+        super().__init__(indices)
+        self._seed = seed
+
+    def __reduce__(self) -> Any:
+        return _arrived, ([*self], self._seed)
+
+
+def _arrived(indices: list[Any], seed: int) -> list[Any]:
+    if get_worker_info() is not None:
+        seed_all(seed)
+    return indices

@@ -1,7 +1,8 @@
 """Which indices a rank takes in each batch, and what they weigh.
 
 Global batch b is the samples [bG, (b+1)G) of the epoch's order; each rank takes a contiguous part of
-it. So the ranks together see what one rank with batch G sees.
+it. So the ranks together see what one rank with batch G sees. An epoch that goes on after a resumption
+has a `Lead`: what was done before, perhaps in batches of another size; its batches follow from there.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from allranks.data.base import Share, share_of
 from allranks.data.digest import Array, Digest, index_array, ordered_digest
 from allranks.data.infinite import EndlessSampler
-from allranks.data.order import Order, drawn, sized
+from allranks.data.order import Order, drawn
 
 Agree = Callable[[Digest], None]
 
@@ -44,8 +43,19 @@ def short_part(total: int, size: int, rank: int) -> tuple[int, int]:
     return part(total, users, rank) if rank < users else (total, total)
 
 
+class Lead(NamedTuple):
+    """What of an epoch was done before a resumption."""
+
+    batches: int = 0
+    items: int = 0
+    """In the schedule's unit: samples, or batches of a user's batch sampler."""
+
+
 class Schedule(ABC):
     """The rounds of one rank, epoch by epoch."""
+
+    unit = "samples"
+    """What positions are counted in."""
 
     batch_size: int | None = None
     global_batch: int | None = None
@@ -58,10 +68,35 @@ class Schedule(ABC):
         self.rank = rank
         self.size = size
         self._agree = agree
+        self._resumed: tuple[int, Lead] = (-1, Lead())
+        self._lead = Lead()  # of the epoch under way
 
     @abstractmethod
     def rounds(self, epoch: int, skip: int) -> Iterator[Round]:
         """The rounds of an epoch after the first ``skip``."""
+
+    def resume(self, epoch: int, lead: Lead) -> None:
+        """Let this epoch go on after ``lead``."""
+        self._resumed = (epoch, lead)
+
+    def lead(self, epoch: int) -> Lead:
+        """What of this epoch was done before a resumption."""
+        return self._resumed[1] if self._resumed[0] == epoch else Lead()
+
+    def _begin(self, epoch: int, skip: int) -> tuple[Lead, int]:
+        """The lead of an epoch that is to start, and how many rounds to leave out after it."""
+        lead = self.lead(epoch)
+        self._lead = lead if skip >= lead.batches else Lead()
+        return self._lead, skip - self._lead.batches
+
+    def items(self, epoch: int, batches: int) -> int:
+        """The position after so many batches of an epoch."""
+        lead = self.lead(epoch)
+        return lead.items + (batches - lead.batches) * (self.global_batch or 1)
+
+    def batches_of(self, epoch: int) -> int | None:
+        """Batches of this epoch, those before a resumption included."""
+        return self.batches
 
     def total_of(self, index: int) -> int | None:
         """Samples of global batch ``index``."""
@@ -103,19 +138,41 @@ class Listed(Schedule):
         full = self.global_batch or 1
         return samples // full if self._drop else -(-samples // full)
 
-    def total_of(self, index: int) -> int | None:
-        full, samples = self.global_batch or 1, self.samples or 0
-        return max(0, min(full, samples - index * full))
+    def batches_of(self, epoch: int) -> int:
+        lead = self.lead(epoch)
+        return lead.batches + self._batches(self.order.samples - lead.items)
 
-    def spans(self, samples: int, skip: int) -> Iterator[tuple[int, int, Share | None]]:
-        """Where this rank's part of each global batch begins and ends in the order, and its share."""
+    def items(self, epoch: int, batches: int) -> int:
+        """An epoch that is over stands at its end, also where its last samples were dropped."""
+        over = batches >= self.batches_of(epoch)
+        return self.order.samples if over else super().items(epoch, batches)
+
+    def end_of(self, epoch: int) -> int:
+        """Samples of this epoch that are seen in all; fewer than there are where some are dropped."""
+        return self._end(self.lead(epoch))
+
+    def _end(self, lead: Lead) -> int:
+        left, full = self.order.samples - lead.items, self.global_batch or 1
+        return lead.items + min(left, self._batches(left) * full)
+
+    def total_of(self, index: int) -> int | None:
+        full, lead = self.global_batch or 1, self._lead
+        begin = lead.items + (index - lead.batches) * full
+        return max(0, min(full, self._end(lead) - begin))
+
+    def spans(
+        self, epoch: int, samples: int, skip: int
+    ) -> Iterator[tuple[int, int, int, Share | None]]:
+        """Where each global batch begins in the order, this rank's part of it, and its share."""
+        lead, skip = self._begin(epoch, skip)
         full = self.global_batch or 1
         start, stop, share = self._span(0, full)
-        whole = samples // full
-        for begin in range(skip * full, whole * full, full):
-            yield begin + start, begin + stop, share
-        if skip <= whole < self._batches(samples):
-            yield self._span(whole * full, samples - whole * full)
+        first = lead.items + skip * full
+        whole = lead.items + (samples - lead.items) // full * full
+        for begin in range(first, whole, full):
+            yield begin, begin + start, begin + stop, share
+        if first <= whole < samples and not self._drop:
+            yield whole, *self._span(whole, samples - whole)
 
     def listed(self, epoch: int) -> Array:
         """The epoch's order; a user's sampler must have drawn the same on every rank."""
@@ -126,10 +183,8 @@ class Listed(Schedule):
 
     def rounds(self, epoch: int, skip: int) -> Iterator[Round]:
         order, full = self.listed(epoch), self.global_batch or 1
-        begin = skip * full
-        for start, stop, share in self.spans(len(order), skip):
+        for begin, start, stop, share in self.spans(epoch, len(order), skip):
             yield Round(order[start:stop], order[begin : begin + full], share)
-            begin += full
 
 
 class Streamed(Schedule):
@@ -148,96 +203,14 @@ class Streamed(Schedule):
         return self.global_batch if isinstance(self._sampler, EndlessSampler) else None
 
     def rounds(self, epoch: int, skip: int) -> Iterator[Round]:
+        lead, skip = self._begin(epoch, skip)
         full = self.global_batch or 1
-        chunks = drawn(self._sampler, self._seed, epoch, full)
-        for number, chunk in enumerate(chunks):
-            if number == 0:
-                self._agree(ordered_digest(index_array(chunk)))
-            if number < skip or (self._drop and len(chunk) < full):
-                continue
+        done = lead.items + skip * full
+        for number, chunk in enumerate(drawn(self._sampler, self._seed, epoch, full, done)):
             whole = index_array(chunk)
+            if number == 0:
+                self._agree(ordered_digest(whole))
+            if self._drop and len(chunk) < full:
+                continue
             start, stop, share = self._span(0, len(chunk))
             yield Round(whole[start:stop], whole, share)
-
-
-class Batched(Schedule):
-    """A user's batch sampler: its batches are dealt out in turn, or each is divided ("global")."""
-
-    def __init__(
-        self, sampler: Any, seed: int, divide: bool, rank: int, size: int, agree: Agree
-    ) -> None:
-        super().__init__(rank, size, agree)
-        self._sampler = sampler
-        self._seed = seed
-        self._divide = divide
-        self._totals: list[int] = []
-        self._full: int | None = None
-        self._known = sized(sampler)
-        if self._known:
-            self.batches = len(sampler) if divide else -(-len(sampler) // size)
-
-    def total_of(self, index: int) -> int | None:
-        return self._totals[index] if index < len(self._totals) else None
-
-    def _hands(self, epoch: int) -> Iterator[list[Any]]:
-        """The batches of each round, over all ranks."""
-        step = 1 if self._divide else self.size
-        hands = drawn(self._sampler, self._seed, epoch, step)
-        first: Any = []
-        if self._known:
-            hands = iter(every := list(hands))
-            first = [index for hand in every for batch in hand for index in batch]
-            self._totals = [sum(len(batch) for batch in hand) for hand in every]
-        self._agree(ordered_digest(index_array(first)))
-        return hands
-
-    def rounds(self, epoch: int, skip: int) -> Iterator[Round]:
-        for number, hand in enumerate(self._hands(epoch)):
-            if self._full is None:
-                self._full = len(hand[0])
-            if number >= skip:
-                yield self._divided(hand[0]) if self._divide else self._dealt(hand)
-
-    def _divided(self, batch: Any) -> Round:
-        whole = index_array(batch)
-        start, stop = part(len(whole), self.size, self.rank)
-        full = len(whole) == self._full and len(whole) % self.size == 0
-        share = None if full else share_of(stop - start, len(whole), self.size)
-        return Round(whole[start:stop] if stop > start else whole[:1], whole, share)
-
-    def _dealt(self, hand: list[Any]) -> Round:
-        whole = index_array([index for batch in hand for index in batch])
-        if self.rank < len(hand):
-            mine = index_array(hand[self.rank])
-            if len(hand) == self.size and all(len(batch) == self._full for batch in hand):
-                return Round(mine, whole, None)
-            return Round(mine, whole, share_of(len(mine), len(whole), self.size))
-        # The whole first batch, not one sample: batch normalisation needs more than one.
-        return Round(index_array(hand[0]), whole, share_of(0, len(whole), self.size))
-
-
-class Strided:
-    """For loaders without batching, whose every item is a batch: rank takes items i % W == rank."""
-
-    def __init__(self, sampler: Any, order: Order | None, seed: int, rank: int, size: int) -> None:
-        self._sampler, self._order, self._seed = sampler, order, seed
-        self._rank, self._size = rank, size
-        self._epoch = self._skip = 0
-
-    def start(self, epoch: int, skip: int) -> None:
-        """Which epoch the next iteration is for, and how many of its items to leave out."""
-        self._epoch, self._skip = epoch, skip
-
-    def __len__(self) -> int:
-        if self._order is None:
-            raise TypeError("the sampler has no length")
-        return len(range(self._rank, self._order.samples, self._size))
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._order is not None:
-            mine = self._order.indices(self._epoch)[self._rank :: self._size]
-            yield from np.asarray(mine[self._skip :]).tolist()
-            return
-        for number, hand in enumerate(drawn(self._sampler, self._seed, self._epoch, self._size)):
-            if number >= self._skip and self._rank < len(hand):
-                yield hand[self._rank]

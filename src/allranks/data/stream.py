@@ -7,7 +7,7 @@ while the step before computes: who still has a batch, and how many samples ther
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,20 +16,23 @@ from torch.utils.data import DataLoader
 
 from allranks.data.agree import Sum, connected, gathered
 from allranks.data.audit import AuditReport, ranks_text
-from allranks.data.base import Feed, FeedOptions, Pair, Place, Share, share_of
+from allranks.data.base import Feed, FeedOptions, Pair, Place, Share, check_unit, share_of
 from allranks.data.digest import mixed_seed
 from allranks.data.move import count_samples
 from allranks.data.random_state import OwnRandomState
 from allranks.data.reader import END, Reader
 from allranks.data.rebuild import end_workers, rebuilt, seed_workers
-from allranks.data.schedule import Strided
+from allranks.data.schedule import Lead
 from allranks.data.stream_audit import StreamLedger, compare_streams
+from allranks.data.strided import Strided
 from allranks.errors import UsageError, WorldError
 
 _SHARED_OUT = (
     "all ranks read the same stream, so its batches are dealt out in turn and every rank reads all of "
     "them; share it in the dataset by rank and worker to save the reading."
 )
+ITEMS, WHOLE, OWN = "items", "batches of the stream", "batches of each rank's own stream"
+"""What positions are counted in."""
 
 
 @dataclass
@@ -61,6 +64,10 @@ class StreamFeed(Feed):
         self._full: int | None = None
         self._ledger: StreamLedger | None = None
         self._audited = not options.audit or place.size == 1
+        self._resumed: tuple[int, Lead] = (-1, Lead())
+        self._alike = False
+        """Whether the epoch was opened with the same random numbers on all ranks."""
+        self._must_share = False
         if self._shard is True:
             self.notes.append(
                 "the stream's batches are dealt out in turn; every rank reads them all."
@@ -81,30 +88,77 @@ class StreamFeed(Feed):
             changed["in_order"] = True
         return rebuilt(source, self._generator, self.place.device, **changed)
 
+    @property
+    def _unit(self) -> str:
+        if self._strided is not None:
+            return ITEMS
+        return WHOLE if self.place.size == 1 or self._shard is True else OWN
+
+    def position(self, number: int, batches: int) -> dict[str, Any]:
+        lead, unit = self._lead(number), self._unit
+        each = 1 if unit == OWN else self.place.size
+        return {
+            "unit": unit, "batches": batches, "done": lead.items + (batches - lead.batches) * each,
+            "size": self.place.size, "batch_size": self.batch_size, "alike": self._alike,
+        }  # fmt: skip
+
+    def resume(self, number: int, position: Mapping[str, Any]) -> None:
+        """A stream that ranks read by themselves goes on with as many ranks and batches as large."""
+        before, now = position.get("batch_size"), self.batch_size
+        if before is not None and now is not None and before != now:
+            raise UsageError(
+                f"The checkpoint stands in the middle of a stream in batches of {before} for each rank, "
+                f"and now they are of {now}: a stream has no numbers to find the place by.\n"
+                f"Use a batch_size of {before} for each rank, or a checkpoint from the end of an epoch."
+            )
+        if position["unit"] == OWN and position["size"] != self.place.size:
+            raise UsageError(
+                f"The checkpoint stands in the middle of a stream that {position['size']} ranks read by "
+                f"themselves, and there are {self.place.size} now.\n"
+                f"Use {position['size']} ranks, or a checkpoint from the end of an epoch."
+            )
+        if self._shard == "auto" and position["size"] > 1:
+            self._shard = position["unit"] == WHOLE  # as it was found out then
+        self._must_share = self._shard == "auto" and position["unit"] == WHOLE
+        if not self._must_share:
+            check_unit(position, self._unit)
+        self._alike = bool(position.get("alike"))
+        self._resumed = (number, Lead(position["batches"], position["done"]))
+
+    def _lead(self, number: int) -> Lead:
+        return self._resumed[1] if self._resumed[0] == number else Lead()
+
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
-        alike = self._shard is not False  # all ranks must then read the same
-        rank = 0 if alike else self.place.rank
+        lead = self._lead(number)
+        # All ranks must read the same where it is dealt out, or where that is to be found out.
+        self._alike = self._shard is not False or (lead.batches > 0 and self._alike)
+        rank = 0 if self._alike else self.place.rank
         seed_workers(self._generator, self.options.seed, rank, number)
         if self._strided is not None:
-            self._strided.start(number, skip)
-            skip = 0
+            done = lead.items + (skip - lead.batches) * self.place.size
+            self._strided.start(number, done)
+            skip, lead = 0, Lead()
         self._begin_audit()
-        if self.place.size == 1:
-            return self._alone(skip)
-        here = getattr(self._source, "num_workers", 0) == 0
-        state = OwnRandomState(mixed_seed(self.options.seed, number)) if alike and here else None
-        return self._together(state, skip)
+        own: OwnRandomState | None = None
+        common: OwnRandomState | None = None
+        if getattr(self._source, "num_workers", 0) == 0:
+            own = OwnRandomState(mixed_seed(self.options.seed, number, self.place.rank))
+            common = OwnRandomState(mixed_seed(self.options.seed, number)) if self._alike else own
+        reader = Reader(self._source, common, own)
+        done = lead.items + skip - lead.batches
+        return (
+            self._alone(reader, done)
+            if self.place.size == 1
+            else self._together(reader, lead, skip)
+        )
 
-    def _alone(self, skip: int) -> Iterator[Pair]:
-        source, any_batch = iter(self._source), False
-        for _ in range(skip):
-            any_batch = next(source, END) is not END
-        for batch in source:
-            any_batch = True
+    def _alone(self, reader: Reader, done: int) -> Iterator[Pair]:
+        reader.leave_out(done)
+        while (batch := reader.next()) is not END:
             count = count_samples(batch)
             full = self._learned(count)
             yield batch, None if count == full else share_of(count, count, 1)
-        self._ended(any_batch)
+        self._ended(reader.last is not END)
 
     def _learned(self, total: int) -> int | None:
         """Samples of a full batch; unless the loader says it, from the first batch over all ranks."""
@@ -120,10 +174,10 @@ class StreamFeed(Feed):
             )
         self._ran = True
 
-    def _together(self, state: OwnRandomState | None, skip: int) -> Iterator[Pair]:
-        reader = Reader(self._source, state)
+    def _together(self, reader: Reader, lead: Lead, skip: int) -> Iterator[Pair]:
         self._settle(reader)
-        for _ in range(skip):
+        reader.leave_out(lead.items)
+        for _ in range(skip - lead.batches):
             reader.next()
         ahead, first = self._ask(reader), True
         while True:
@@ -167,6 +221,8 @@ class StreamFeed(Feed):
 
     def _settle(self, reader: Reader) -> None:
         """Decide whether to deal the batches out, for "auto" from the first batches of all ranks."""
+        if self._alike and self._shard is False:
+            reader.prints()  # as the epoch was opened before a resumption
         if self._shard == "auto":
             found = gathered(reader.prints(), self.place.size)
             if not any(found):
@@ -178,6 +234,11 @@ class StreamFeed(Feed):
                     warnings.warn(f"allranks: {_SHARED_OUT}", stacklevel=2)
             else:
                 self.notes.append("the stream differs over ranks and is left as it is.")
+        if self._must_share and not self._shard:
+            raise UsageError(
+                "The checkpoint stands in the middle of a stream that one process read, and now each "
+                "rank has a stream of its own.\nUse one process, or a checkpoint from the end of an epoch."
+            )
         reader.turn(self.place.rank, self.place.size, bool(self._shard))
 
     def _begin_audit(self) -> None:

@@ -51,12 +51,11 @@ class TensorFeed(Indexed):
         return tensor.to(self.place.device, self.options.dtype if floats else None)
 
     def epoch(self, number: int, *, skip: int = 0) -> Iterator[Pair]:
-        if self._resident:
-            return self._resident_pairs(number, skip)
-        return super().epoch(number, skip=skip)
+        pairs = super().epoch(number, skip=skip)
+        return self._resident_pairs(number, skip) if self._resident else pairs
 
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
-        ledger = self._begin_audit(skip)
+        ledger = self._begin_audit(number, skip)
         cut = self._copied if self._straight else self._gathered
         if self.place.device.type == "cuda" and not self._straight:
             cut = self._gathered_pinned
@@ -79,16 +78,16 @@ class TensorFeed(Indexed):
         return [_into_pinned(tensor, index) for tensor in self._tensors]
 
     def _resident_pairs(self, number: int, skip: int) -> Iterator[Pair]:
-        ledger, device = self._begin_audit(skip), self.place.device
+        ledger, device = self._begin_audit(number, skip), self.place.device
         if not isinstance(self.schedule, Listed):
             yield from self._resident_rounds(number, skip)
             return
         order = self.schedule.listed(number)
         moved = None if self._straight else torch.from_numpy(order).to(device)
         full = self.global_batch or 1
-        for count, (start, stop, share) in enumerate(self.schedule.spans(len(order), skip), skip):
+        for begin, start, stop, share in self.schedule.spans(number, len(order), skip):
             if ledger is not None:
-                whole = order[count * full : (count + 1) * full]
+                whole = order[begin : begin + full]
                 ledger.add(order[start:stop], whole, share is None or share.count > 0)
             if moved is None:
                 yield [t.narrow(0, start, stop - start).clone() for t in self._tensors], share

@@ -18,13 +18,16 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from allranks.distributed.forwarding import Forwarding
 from allranks.distributed.rank_output import RankOutput, read_all, say
-from allranks.errors import UsageError
+from allranks.errors import Interrupted, UsageError
 
 _FAREWELL_SECONDS = 60.0
 _CAUSE_SECONDS = 2.0
 """How long a failure may lag behind the broken connection that it causes elsewhere."""
 _DRAIN_SECONDS = 1.0
+_GOOD = (0, Interrupted.GO_ON)
+"""A rank that saved and left on purpose has not failed; all of them leave then."""
 last_words: list[Callable[[int], None]] = []
 """Called with the exit code when a rank has failed: such an end runs no exit handlers."""
 _BECOME = """
@@ -72,6 +75,7 @@ class LocalRanks:
         for rank in self._ranks:
             _thread(self._wait, rank)
         _thread(read_all, self._ranks, self._changed)
+        self._forwarded = Forwarding(self._pids)
         self._previous_hook, sys.excepthook = sys.excepthook, self._on_exception
         atexit.register(self._at_exit)
 
@@ -89,7 +93,7 @@ class LocalRanks:
             self._ended.append(rank)
             self._changed.notify_all()
         # Once the main thread is through, the end of this process asks for the exit codes.
-        if code and threading.main_thread().is_alive():
+        if code not in _GOOD and threading.main_thread().is_alive():
             self._fail()
 
     def _fail(self) -> None:
@@ -114,7 +118,10 @@ class LocalRanks:
         return min(self._failed(), key=lambda rank: rank.lost_a_peer)
 
     def _failed(self) -> list[RankOutput]:
-        return [rank for rank in self._ended if rank.process.returncode]
+        return [rank for rank in self._ended if rank.process.returncode not in _GOOD]
+
+    def _pids(self) -> list[int]:
+        return [rank.process.pid for rank in self._ranks if rank not in self._ended]
 
     def _tell(self, rank: RankOutput, then: str) -> None:
         """The failure in one line, after the rank's last lines where none were shown."""

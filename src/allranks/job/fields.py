@@ -139,7 +139,17 @@ class Job:
         "Signal before the time limit: B:USR1@120.", "signal", parse=parse.signal
     )
     requeue: bool | None = _queue(
-        "May Slurm put the job back in the queue.", parse=parse.switch, flag=True
+        "Go on by itself after the time limit, a preemption or the loss of a node.",
+        parse=parse.switch,
+        flag=True,
+    )
+    max_attempts: int | None = _queue(
+        "Attempts in all after which --requeue ends [default: 100].", parse=parse.count, metavar="N"
+    )
+    max_fruitless: int | None = _queue(
+        "Attempts in a row without a newer checkpoint after which it stops [default: 3].",
+        parse=parse.count,
+        metavar="N",
     )
     output: str | None = _queue(
         "Slurm's log [default: in the run folder].", metavar="PATTERN", short="o"
@@ -187,6 +197,11 @@ class Job:
         "CPUs of a rank: auto (near its GPU), none, or one list per local rank: '0-7;8-15'.",
         parse=parse.binding,
         metavar="KIND",
+    )
+    restarts: int | None = _launch(
+        "How often crashed ranks are started again in place [default: 0].",
+        parse=parse.whole,
+        metavar="N",
     )
 
     modules: tuple[str, ...] = _environment(

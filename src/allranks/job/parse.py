@@ -40,6 +40,11 @@ def count(value: Any) -> int:
     return number
 
 
+def whole(value: Any) -> int:
+    """A whole number, 0 too."""
+    return 0 if str(value) == "0" and not isinstance(value, bool) else count(value)
+
+
 def port(value: Any) -> int:
     """A TCP port that an ordinary user may bind."""
     number = count(value)

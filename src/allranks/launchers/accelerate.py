@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allranks.job.accelerate_config import MODES, OWN_ENGINES
 from allranks.job.plan import Plan
-from allranks.launchers.base import Groups, Launcher, Place, tail
+from allranks.launchers.base import Groups, Launcher, Place, deaf, tail, why_deaf
 from allranks.shell import Word
 
 
@@ -17,7 +17,7 @@ class Accelerate(Launcher):
     def words(self, plan: Plan, place: Place) -> Groups:
         shape = plan.shape
         return [
-            self._program(plan),
+            [*deaf(plan, place), *self._program(plan)],
             [
                 *self._mode(plan),
                 "--num_processes",
@@ -31,6 +31,9 @@ class Accelerate(Launcher):
             list(plan.job.launcher_args),
             tail(plan, self, place, "--no_python"),
         ]
+
+    def task_lines(self, plan: Plan) -> list[str]:
+        return why_deaf(plan)
 
     def _program(self, plan: Plan) -> list[Word]:
         if plan.python == "python":

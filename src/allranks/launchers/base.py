@@ -86,6 +86,25 @@ class Launcher(ABC):
         return []
 
 
+_DEAF = Raw('"${rank[@]:0:3}" ${rank[0]:+deaf --}')
+"""``python -m allranks.agent deaf --`` where the agent is there, else nothing."""
+
+_WHY_DEAF = [
+    "# Slurm signals every process. Ranks may want to save then, and a launcher would end them before",
+    "# they have: it hears nothing (deaf), and allranks around each rank lets the signals through.",
+]
+
+
+def deaf(plan: Plan, place: Place) -> list[Word]:
+    """Words before a launcher that would end its ranks at a signal."""
+    return [_DEAF] if plan.agent and place is SLURM else []
+
+
+def why_deaf(plan: Plan) -> list[str]:
+    """The comment that a task has for it."""
+    return _WHY_DEAF if plan.agent else []
+
+
 def counts(plan: Plan) -> tuple[str, str]:
     """Nodes and ranks per node, as words."""
     return str(plan.shape.nodes), str(plan.shape.ranks_per_node)

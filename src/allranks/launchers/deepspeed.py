@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from allranks.job.plan import Plan
-from allranks.launchers.base import Groups, Launcher, Place, tail
+from allranks.launchers.base import Groups, Launcher, Place, deaf, tail, why_deaf
 from allranks.shell import Raw, Word, quote
 
 RUNNER = "deepspeed.launcher.runner"
@@ -18,12 +18,17 @@ class DeepSpeed(Launcher):
     module = "deepspeed"
 
     def words(self, plan: Plan, place: Place) -> Groups:
+        start, *rest = self._start(plan, place)
         return [
-            *self._start(plan, place),
+            [*deaf(plan, place), *start],
+            *rest,
             ["--master_addr", place.address, "--master_port", place.port],
             list(plan.job.launcher_args),
             [*(["--no_local_rank"] if plan.agent else []), *tail(plan, self, place, "--no_python")],
         ]
+
+    def task_lines(self, plan: Plan) -> list[str]:
+        return why_deaf(plan)
 
     def _start(self, plan: Plan, place: Place) -> Groups:
         shape = plan.shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allranks.job.plan import Plan
-from allranks.launchers.base import Groups, Launcher, Place, counts, tail
+from allranks.launchers.base import Groups, Launcher, Place, counts, deaf, tail, why_deaf
 from allranks.shell import Word
 
 
@@ -16,7 +16,7 @@ class TorchDistributedLaunch(Launcher):
     def words(self, plan: Plan, place: Place) -> Groups:
         nodes, ranks = counts(plan)
         return [
-            [plan.python, "-m", "torch.distributed.launch"],
+            [*deaf(plan, place), plan.python, "-m", "torch.distributed.launch"],
             ["--nnodes", nodes, "--nproc-per-node", ranks, "--node-rank", place.node_rank],
             ["--master-addr", place.address, "--master-port", place.port],
             list(plan.job.launcher_args),
@@ -24,6 +24,9 @@ class TorchDistributedLaunch(Launcher):
             [*(["--use-env"] if plan.agent or not plan.is_python else []),
              *tail(plan, self, place, "--no-python")],
         ]  # fmt: skip
+
+    def task_lines(self, plan: Plan) -> list[str]:
+        return why_deaf(plan)
 
     def agent_options(self, plan: Plan) -> list[Word]:
         # Scripts of the old style declare --local_rank; torch 2 passes --local-rank. A script that

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from allranks.job.plan import Plan
-from allranks.launchers.base import SLURM, Groups, Launcher, Place, counts, tail
+from allranks.launchers.base import (
+    SLURM,
+    Groups,
+    Launcher,
+    Place,
+    counts,
+    deaf,
+    tail,
+    why_deaf,
+)
 from allranks.shell import Raw, Word
 
 
@@ -16,7 +25,7 @@ class Torchrun(Launcher):
     def words(self, plan: Plan, place: Place) -> Groups:
         nodes, ranks = counts(plan)
         return [
-            self._program(plan),
+            [*deaf(plan, place), *self._program(plan)],
             ["--nnodes", nodes, "--nproc-per-node", ranks],
             *self._rendezvous(plan, place),
             list(plan.job.launcher_args),
@@ -47,5 +56,5 @@ class Torchrun(Launcher):
 
     def task_lines(self, plan: Plan) -> list[str]:
         if plan.job.rendezvous == "static":
-            return []
-        return ["local is_host=$((NODE_RANK == 0))"]
+            return why_deaf(plan)
+        return ["local is_host=$((NODE_RANK == 0))", *why_deaf(plan)]

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from allranks.runs.files import integer, now, parse_stamp, read_json, strings, write_json
+from allranks.runs.progress import INTERRUPTED, Progress
 
+FOLLOWED = ("restart", "requeue", "resubmit", "requeued")
+"""What ``next`` says of an attempt that another one follows."""
 _RANK_FILE = re.compile(r"^rank-(\d+)\.(log|json)$")
 
 
@@ -65,6 +68,14 @@ class Attempt:
     end: datetime | None = None
     exit_code: int | None = None
     """None while it runs, and after a hard kill: only the scheduler can tell the two apart."""
+    outcome: str = ""
+    """finished, interrupted, failed, cancelled, timed out, preempted, node lost, killed."""
+    reason: str = ""
+    """The sentence that was said at its end."""
+    next: str = ""
+    """What follows: done, restart, requeue, resubmit, requeued (by Slurm itself) or stop."""
+    lost_nodes: list[str] = field(default_factory=list)
+    """Nodes that failed in it, found out by the attempt after it."""
 
     @classmethod
     def open(cls, path: Path) -> Attempt:
@@ -82,12 +93,31 @@ class Attempt:
             start=parse_stamp(about.get("start")),
             end=parse_stamp(end.get("end")),
             exit_code=integer(end.get("exit_code")),
+            outcome=_text(end, "outcome") or _outcome(path, integer(end.get("exit_code"))),
+            reason=_text(end, "reason"),
+            next=_text(end, "next"),
+            lost_nodes=strings(read_json(path / "nodes.json").get("nodes")),
         )
 
-    def finish(self, exit_code: int) -> Attempt:
-        """Write ``end.json``."""
-        write_json(self.path / "end.json", {"exit_code": exit_code, "end": now()})
+    def finish(self, exit_code: int | None, **about: str) -> Attempt:
+        """Write ``end.json``: when, how (``outcome``, ``reason``) and what follows (``next``)."""
+        write_json(self.path / "end.json", {"exit_code": exit_code, "end": now(), **about})
         return Attempt.open(self.path)
+
+    @property
+    def followed(self) -> bool:
+        """Whether it was decided that another attempt comes after this one."""
+        return self.next in FOLLOWED
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far its ranks came; None when they told nothing."""
+        return Progress.read(self.path)
+
+    @property
+    def interrupted(self) -> str:
+        """Why its ranks saved and left on purpose; empty when they did not."""
+        return interrupted(self.path)
 
     def log_files(self) -> dict[int, Path]:
         """The log of each rank, in the order of ranks."""
@@ -109,6 +139,23 @@ class Attempt:
     def first_failure(self) -> Failure | None:
         """The failure that the others most likely follow from."""
         return next(iter(self.failures()), None)
+
+
+def interrupted(attempt: Path) -> str:
+    """The sentence that the ranks left behind when they went on purpose, else nothing."""
+    try:
+        return (attempt / INTERRUPTED).read_text("utf-8", "replace").strip() or "it was asked to"
+    except OSError:
+        return ""
+
+
+def _outcome(path: Path, code: int | None) -> str:
+    """In a word, where the job script left only an exit code."""
+    if code is None:
+        return ""
+    if code == 0:
+        return "finished"
+    return "interrupted" if interrupted(path) else "failed"
 
 
 def make_attempt(folder: Path, about: dict[str, Any]) -> Attempt:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs.attempts import Attempt, attempt_numbers, make_attempt
@@ -16,6 +17,8 @@ from allranks.runs.registry import register
 
 _UNSAFE = re.compile(r"[^\w.+=@-]+", re.UNICODE)
 _FOLDER = re.compile(r"^(?P<name>.+?)-(?P<stamp>\d{8}-\d{6})(?:-(?P<copy>\d+))?$")
+RESUBMITTED = "resubmitted"
+"""The file with the ids of jobs that a job script submitted to go on in."""
 _SIGNS = ("run.json", "job.sh", "job.toml", "plan.json", "attempts")
 
 
@@ -76,7 +79,7 @@ class Run:
             id=folder.name,
             created=parse_stamp(about.get("created")) or _local_time(stamp),
             scheduler=str(about.get("scheduler") or ""),
-            job_ids=strings(about.get("job_ids")),
+            job_ids=known_jobs(folder, about),
             cwd=str(about.get("cwd") or ""),
             command=strings(about.get("command")),
         )
@@ -93,6 +96,17 @@ class Run:
         folder = self.path / "attempts"
         numbers = attempt_numbers(folder)
         return Attempt.open(folder / str(numbers[-1])) if numbers else None
+
+    @property
+    def array(self) -> str:
+        """Which tasks the job array of this run has; empty when it is none."""
+        return str(read_json(self.path / "run.json").get("array") or "")
+
+    @property
+    def finished(self) -> bool:
+        """Whether its training came to its end; of an array, every task that began."""
+        last = {attempt.array_task: attempt for attempt in self.attempts}
+        return bool(last) and all(one.outcome == "finished" for one in last.values())
 
     def new_attempt(
         self,
@@ -126,6 +140,20 @@ class Run:
     def remove(self) -> None:
         """Delete the folder. The index notices by itself."""
         shutil.rmtree(self.path)
+
+
+def known_jobs(folder: Path, about: Mapping[str, Any]) -> list[str]:
+    """The Slurm jobs of a run: those submitted by the command, then those by its own job scripts.
+
+    A script adds a line to a file of its own, since it may run while the command writes ``run.json``.
+    """
+    try:
+        lines = (folder / RESUBMITTED).read_text().split()
+    except OSError:
+        lines = []
+    known = strings(about.get("job_ids"))
+    own = [job for job in lines if job.isdigit()]
+    return sorted(dict.fromkeys([*known, *own]), key=int) if own else known
 
 
 def safe_name(name: str) -> str:

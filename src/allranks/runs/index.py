@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.errors import RunNotFoundError
-from allranks.runs.files import read_json, strings
-from allranks.runs.folder import Run, safe_name, split_id
+from allranks.runs.files import read_json
+from allranks.runs.folder import Run, known_jobs, safe_name, split_id
 from allranks.runs.registry import read_index
 
 _JOB_ID = re.compile(r"^(\d+)(?:[_+]\d+)?(?:\.\w+)?$")
@@ -147,7 +147,7 @@ def _by_job_id(job_id: str, whole: str, entries: list[_Entry]) -> Run | None:
         for entry in entries
         if any(
             _same_job(known_id, wanted)
-            for known_id in strings(read_json(entry.path / "run.json").get("job_ids"))
+            for known_id in known_jobs(entry.path, read_json(entry.path / "run.json"))
         )
     )
 

@@ -18,8 +18,10 @@ def end_run(run: Run) -> tuple[str, str]:
     if status.state.ended:
         return run.id, f"has ended already ({status.state.value})"
     if run.job_ids:
-        jobs.cancel(run.job_ids[-1])
-        return run.id, f"cancelled job {run.job_ids[-1]}"
+        # Two at once when a job has just submitted the one that goes on after it; more of an array.
+        ids = run.job_ids if run.array else run.job_ids[-2:]
+        jobs.cancel(ids)
+        return run.id, f"cancelled job {ids[-1]}"
     host = read_json(run.path / "run.json").get("host")
     if host is not None and host != os.uname().nodename:
         raise AllranksError(f"{run.id} runs on {host}, not here. Log in there and cancel it.")

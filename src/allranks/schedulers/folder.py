@@ -12,7 +12,7 @@ from allranks.job.deepspeed_config import with_strict_copies
 from allranks.job.plan import Plan
 from allranks.job.record import job_toml, plan_record
 from allranks.redact import redact_words
-from allranks.runs.files import write_json, write_text
+from allranks.runs.files import read_json, write_json, write_text
 from allranks.runs.folder import Run
 from allranks.runs.index import runs_root
 from allranks.runs.snapshot import Snapshot, take_snapshot
@@ -44,16 +44,24 @@ def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, Snapshot]:
     snapshot = take_snapshot(run.path, cwd, plan.job.snapshot or default)
     if snapshot.mode != "copy" or snapshot.root is None:
         return plan, snapshot
-    script = (cwd / (plan.job.script or "")).resolve()
-    inside = script.relative_to(snapshot.root) if script.is_relative_to(snapshot.root) else None
-    copied = run.path / "code" / inside if inside else None
-    if plan.job.module or copied is None or not copied.is_file():
+    kept = with_kept_code(plan, run, snapshot.root)
+    if kept is plan:
         snapshot.notes.append(
             f"The job runs {plan.job.script} as it is when it starts; the copy in the run folder is "
             "for the record."
         )
-        return plan, snapshot
-    return replace(plan, job=replace(plan.job, script=str(copied.resolve()))), snapshot
+    return kept, snapshot
+
+
+def with_kept_code(plan: Plan, run: Run, root: Path | None = None) -> Plan:
+    """The plan with the run's own copy of the script, where it has one; ``root`` is what was copied."""
+    root = root or Path(str(read_json(run.path / "code.json").get("root")))
+    script = Path(plan.job.chdir or ".", plan.job.script or "").resolve()
+    inside = script.relative_to(root) if script.is_relative_to(root) else None
+    copied = run.path / "code" / inside if inside else None
+    if plan.job.module or copied is None or not copied.is_file():
+        return plan
+    return replace(plan, job=replace(plan.job, script=str(copied.resolve())))
 
 
 def keep_strict_files(plan: Plan, run: Run) -> Plan:

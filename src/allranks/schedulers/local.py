@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import uuid
@@ -12,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 
+from allranks.agent.after import End, after
+from allranks.agent.policy import Policy
 from allranks.agent.processes import die_with
 from allranks.agent.summary import summary
 from allranks.agent.sweep import sweep
@@ -27,12 +27,16 @@ from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
 from allranks.runs.process import note_process
 from allranks.schedulers.activation import STRICT, inside, local_setup
-from allranks.schedulers.folder import keep_allranks, keep_code, keep_strict_files, make_run
+from allranks.schedulers.folder import (
+    keep_allranks,
+    keep_code,
+    keep_strict_files,
+    make_run,
+    with_kept_code,
+)
+from allranks.schedulers.watch import Watch
 from allranks.shell import quote
 from allranks.slurm.environment import RANK_VARIABLES
-
-GRACE = 15.0
-"""Seconds that a launcher has to end its ranks after it was told to."""
 
 
 def machine_layer(gpus: int) -> Layer:
@@ -40,31 +44,35 @@ def machine_layer(gpus: int) -> Layer:
     return Layer("this machine", {"gpus_per_node": str(gpus)} if gpus else {})
 
 
-def start_here(plan: Plan, python: str, *, show: str = "all") -> tuple[Run, int]:
-    """Make the run folder, start the plan on this machine and wait for its end."""
+def start_here(
+    plan: Plan, python: str, *, show: str = "all", again: Run | None = None
+) -> tuple[Run, int]:
+    """Start the plan on this machine and wait for its end: as a new run, or one attempt more of one."""
     setup = local_setup(plan)
     if setup and not plan.job.python:
         # The set-up may put another first; else it is the one that would be used without it.
         setup = [f'PATH={quote(str(Path(python).parent))}:"$PATH"', *setup]
         python = "python3"
     _require(LAUNCHERS[plan.launcher], python)
-    run = make_run(plan, "local")
+    run = again or make_run(plan, "local")
     plan = keep_strict_files(plan, run)
-    if python != sys.executable:  # another environment's, where allranks may not be installed
+    if (
+        python != sys.executable and not again
+    ):  # another environment's, where allranks may be missing
         keep_allranks(run)
     copied = plan.job.snapshot == "copy"
     if copied:
-        plan, _ = keep_code(plan, run, "copy")
+        plan = with_kept_code(plan, run) if again else keep_code(plan, run, "copy")[0]
     plan = replace(plan, job=replace(plan.job, python=python))
     if plan.launcher == "mpirun" and not plan.job.mpi:
         plan = replace(plan, job=replace(plan.job, mpi=_mpi_family(setup)))
 
     def meanwhile() -> None:
         """Describing the code takes git a while; the ranks import their frameworks in that time."""
-        if not copied:
+        if not copied and not again:
             keep_code(plan, run, "reference")
 
-    return run, _start(plan, run, setup, {"ALLRANKS_SHOW": show}, meanwhile)
+    return run, _attempts(plan, run, setup, {"ALLRANKS_SHOW": show}, meanwhile)
 
 
 def _require(launcher: Launcher, python: str) -> None:
@@ -76,14 +84,42 @@ def _require(launcher: Launcher, python: str) -> None:
         )
 
 
-def _start(
+def _attempts(
     plan: Plan,
     run: Run,
     setup: list[str],
     extra: dict[str, str],
     meanwhile: Callable[[], object],
 ) -> int:
-    """The exit code is the failing rank's."""
+    """One attempt, and another whenever crashed ranks may be started again."""
+    while True:
+        decision = after(_start(plan, run, setup, extra, meanwhile))
+        if decision.next == "restart" or plan.job.restarts or decision.outcome == "interrupted":
+            print(f"allranks: {decision.sentence}", file=sys.stderr)
+        if decision.next != "restart":
+            return decision.code
+        meanwhile = _nothing
+
+
+def _nothing() -> None:
+    """The code is described once."""
+
+
+def local_policy(plan: Plan) -> Policy:
+    """On this machine there is no queue to go back to."""
+    usual, job = Policy(), plan.job
+    most, idle = job.max_attempts or usual.max_attempts, job.max_fruitless or usual.max_fruitless
+    return Policy(False, most, idle, job.restarts or 0)
+
+
+def _start(
+    plan: Plan,
+    run: Run,
+    setup: list[str],
+    extra: dict[str, str],
+    meanwhile: Callable[[], object],
+) -> End:
+    """One attempt. The exit code is the failing rank's."""
     launcher = LAUNCHERS[plan.launcher]
     words = [word for group in launcher.words(plan, _place(plan)) for word in group]
     words = inside(setup, plan, run.path / "lib", words)
@@ -92,15 +128,14 @@ def _start(
     env = _environment(plan, run, attempt, session) | extra
     try:
         with _horovod_table(plan, env) as serve:
-            code = _supervise(words, env, plan, run, lambda: (serve(), meanwhile()))
+            watch = _supervise(words, env, plan, run, lambda: (serve(), meanwhile()))
     finally:
         sweep(session)
-    failure = attempt.first_failure()
+    code, failure = watch.code, attempt.first_failure()
     if code and failure and launcher.wraps_ranks and plan.launcher != "srun":
         code = failure.exit_code or code  # other launchers turn every failure into a 1
         print(summary(attempt.path), file=sys.stderr)
-    attempt.finish(code)
-    return code
+    return End(attempt, code, local_policy(plan), told=watch.asked)
 
 
 @contextmanager
@@ -181,7 +216,7 @@ def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[s
 
 def _supervise(
     words: list[str], env: dict[str, str], plan: Plan, run: Run, meanwhile: Callable[[], object]
-) -> int:
+) -> Watch:
     me = os.getpid()
     try:
         process = subprocess.Popen(
@@ -194,53 +229,9 @@ def _supervise(
         ) from None
     note_process(run)
     meanwhile()
-    return Watch(process).wait()
-
-
-class Watch:
-    """Waits for the launcher and passes signals on to it.
-
-    Ctrl-C on a terminal reaches the launcher by itself. A second signal, or a launcher that has not
-    ended after the grace time, is answered by KILL; the sweep then ends what it left.
-    """
-
-    STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self, process: subprocess.Popen[bytes], group: bool = False) -> None:
-        self.process = process
-        self.group = group
-        """The process leads a session of its own, so no Ctrl-C reaches it but through us."""
-        self.asked = False
-
-    def wait(self) -> int:
-        """The exit code as a shell gives it."""
-        before = {
-            number: signal.signal(number, self._handle)
-            for number in (*self.STOPPING, signal.SIGALRM)
-        }
-        try:
-            code = self.process.wait()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return code if code >= 0 else 128 - code
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            self._send(signal.SIGKILL)
-        elif self.group:
-            self._send(signal.SIGTERM)
-        elif number != signal.SIGINT or not os.isatty(0):
-            self._send(number)
-        self.asked = True
-        signal.setitimer(signal.ITIMER_REAL, GRACE)
-
-    def _send(self, number: int) -> None:
-        if not self.group:
-            self.process.send_signal(number)
-        elif self.process.poll() is None:
-            os.killpg(self.process.pid, number)
+    watch = Watch(process)
+    watch.wait()
+    return watch
 
 
 def local_gpus(root: Path = Path("/")) -> int:

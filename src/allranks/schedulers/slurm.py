@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from allranks.agent.processes import die_with
 from allranks.distributed.nodelist import expand_counts
@@ -22,7 +23,7 @@ from allranks.schedulers.folder import (
     keep_versions,
     make_run,
 )
-from allranks.schedulers.local import Watch
+from allranks.schedulers.watch import Watch
 from allranks.script import body_lines, render
 from allranks.slurm.commands import run_slurm
 from allranks.slurm.environment import clean_environment
@@ -124,6 +125,9 @@ def _step(plan: Plan) -> list[str]:
 
 def start_in_allocation(plan: Plan) -> tuple[Run, int]:
     """Run the job script's body by bash inside the allocation around us."""
+    plan = replace(
+        plan, job=replace(plan.job, requeue=None)
+    )  # the allocation is not ours to requeue
     run = make_run(plan, "local")  # it lives and ends with this process, not with the allocation
     plan, _ = keep_code(keep_strict_files(plan, run), run, "reference")
     if plan.agent:
@@ -133,12 +137,17 @@ def start_in_allocation(plan: Plan) -> tuple[Run, int]:
         script,
         "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path), _step(plan))]) + "\n",
     )
+    return run, run_script(run, plan.secrets)
+
+
+def run_script(run: Run, secrets: Mapping[str, str]) -> int:
+    """The run's script by bash, inside the allocation around us."""
     me = os.getpid()
     process = subprocess.Popen(
-        ["bash", str(script)],
-        env={**os.environ, **plan.secrets},
+        ["bash", str(run.path / "job.sh")],
+        env={**os.environ, **secrets},
         start_new_session=True,  # srun asks for a second Ctrl-C; so it gets TERM from us instead
         preexec_fn=lambda: die_with(me),
     )
     note_process(run)
-    return run, Watch(process, group=True).wait()
+    return Watch(process, group=True).wait()

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from allranks.errors import MissingDependencyError, SlurmError
+from allranks.runs.attempts import Attempt
 from allranks.runs.files import integer, read_json
 from allranks.runs.folder import Run
 from allranks.runs.process import process_start
 from allranks.slurm.jobs import job_status
-from allranks.slurm.parse import JobStatus
+from allranks.slurm.parse import JobStatus, summarise
 from allranks.slurm.reasons import pending_reason_text
 from allranks.slurm.states import State
 
@@ -36,17 +37,31 @@ class RunStatus:
 def run_statuses(runs: Iterable[Run]) -> list[RunStatus]:
     """The state of many runs with few calls to Slurm; none when there is nothing to ask."""
     runs = list(runs)
-    ids = [run.job_ids[-1] for run in runs if run.job_ids and not _settled(run)]
+    ids = [job for run in runs if not _settled(run) for job in _asked(run)]
     known, silence = _ask_slurm(ids)
     return [_status(run, known, silence) for run in runs]
+
+
+def _asked(run: Run) -> list[str]:
+    """The last job stands for the run; of an array each, as its tasks go on in jobs of their own."""
+    return run.job_ids if run.array else run.job_ids[-1:]
 
 
 def _settled(run: Run) -> bool:
     """The folder itself tells the end: this very job wrote its exit code. Not of an array's tasks."""
     last = run.last_attempt
-    if read_json(run.path / "run.json").get("array"):
+    if not run.job_ids or run.array or last is None or last.followed:
         return False
-    return last is not None and last.exit_code == 0 and last.job_id == run.job_ids[-1]
+    return last.exit_code == 0 and last.job_id == run.job_ids[-1]
+
+
+def _job(run: Run, known: dict[str, JobStatus]) -> JobStatus | None:
+    """What Slurm says of the run's jobs as one."""
+    found = [known[job] for job in _asked(run) if job in known]
+    told = [one for one in found if one.state is not State.UNKNOWN]
+    if len(told) < 2:
+        return told[0] if told else None
+    return summarise(run.job_ids[-1], told)
 
 
 def _ask_slurm(ids: list[str]) -> tuple[dict[str, JobStatus], str]:
@@ -60,8 +75,8 @@ def _ask_slurm(ids: list[str]) -> tuple[dict[str, JobStatus], str]:
 
 def _status(run: Run, known: dict[str, JobStatus], silence: str) -> RunStatus:
     folder = _from_folder(run)
-    job = known.get(run.job_ids[-1]) if run.job_ids else None
-    if job is None or job.state is State.UNKNOWN:
+    job = _job(run, known)
+    if job is None:
         why = folder.why or (silence if run.job_ids and not _settled(run) else "")
         return RunStatus(**{**vars(folder), "why": why})
     why = folder.why if folder.attempts else ""
@@ -86,12 +101,12 @@ def _from_folder(run: Run) -> RunStatus:
     job_id = run.job_ids[-1] if run.job_ids else ""
     if last is None:
         return RunStatus(run, State.UNKNOWN, job_id, why="nothing was started")
-    failure = last.first_failure()
-    why = f"rank {failure.rank} failed first" if failure else ""
+    why = _reason(last)
     state = State.UNKNOWN
     code = _exit_code(run)
     if code is not None:
         state = State.COMPLETED if code == 0 else State.FAILED
+        state = State.CANCELLED if last.outcome == "cancelled" else state
     elif run.scheduler == "local":
         state = State.RUNNING if _alive(run) else State.FAILED
         why = why or ("" if state is State.RUNNING else "killed")
@@ -108,12 +123,21 @@ def _from_folder(run: Run) -> RunStatus:
     )
 
 
+def _reason(last: Attempt) -> str:
+    """Why the last attempt ended, where it did not just finish."""
+    failure = last.first_failure()
+    if failure and last.outcome in ("", "failed"):
+        return f"rank {failure.rank} failed first"
+    return "" if last.outcome in ("", "finished") else last.reason or last.interrupted
+
+
 def _exit_code(run: Run) -> int | None:
     """The last life's; of an array the worst of its tasks, once all that began have ended."""
-    if not read_json(run.path / "run.json").get("array"):
+    if not run.array:
         last = run.last_attempt
-        return last.exit_code if last else None
-    codes = [attempt.exit_code for attempt in run.attempts]
+        return last.exit_code if last and not last.followed else None
+    last_lives = {attempt.array_task: attempt for attempt in run.attempts}
+    codes = [attempt.exit_code for attempt in last_lives.values()]
     return (
         None if None in codes else max((code for code in codes if code is not None), default=None)
     )

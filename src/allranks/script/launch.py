@@ -7,8 +7,9 @@ from allranks.errors import JobError
 from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, SLURM
 from allranks.launchers.horovod import table_lines
+from allranks.script.attempts import requeues
 from allranks.script.binding import srun_binding
-from allranks.script.places import batch_python, container_words, is_pyxis, uses_agent
+from allranks.script.places import batch_python, container_words, is_pyxis, run_folder, uses_agent
 from allranks.script.rendezvous import INTERFACE
 from allranks.shell import Raw, Word, Words, fold, join
 
@@ -31,15 +32,26 @@ def launch_lines(plan: Plan, step: Words) -> list[str]:
     ]
     if is_pyxis(plan):
         lines.append("# The image's own variables win over ours, so these are said again inside.")
+    return [*lines, *_waited(plan, command)]
+
+
+def _waited(plan: Plan, command: str) -> list[str]:
+    """Behind it in the foreground; where the script itself listens to signals, in the background."""
     options, _, signal = (plan.job.signal or "").rpartition(":")
-    if "B" not in options:
-        return [*lines, f"{command} || code=$?"]
-    name = signal.partition("@")[0].removeprefix("SIG")
+    traps = []
+    if "B" in options:
+        name = signal.partition("@")[0].removeprefix("SIG")
+        pass_on = f"trap 'passed=1; kill -{name} \"$launch\"' {name}"
+        traps.append(f"{pass_on}  # srun passes it on to every task")
+    if requeues(plan) and signal.partition("@")[0].removeprefix("SIG") not in ("TERM", "15"):
+        traps.append("trap settle TERM")
+    if not traps:
+        return [f"{command} || code=$?"]
     return [
-        *lines,
+        *(["next='' told='' settled=0"] if requeues(plan) else []),
         f"{command} &",
         "launch=$!",
-        f"trap 'passed=1; kill -{name} \"$launch\"' {name}  # srun passes it on to every task",
+        *traps,
         "passed=1",
         'while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait',
     ]
@@ -51,7 +63,7 @@ def _call(plan: Plan) -> list[Word]:
         return ["task"]
     names = ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"]
     names += [name for name in open_names(plan.job) if name not in names]
-    library = ' PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"'
+    library = f' PYTHONPATH="{run_folder(plan)}/lib${{PYTHONPATH:+:$PYTHONPATH}}"'
     export = f'export "$@"{library if uses_agent(plan) else ""}; task'
     return [export, "task", *(Raw(f'"{name}=${name}"') for name in names)]
 
@@ -75,6 +87,7 @@ def _srun(plan: Plan, step: Words) -> list[Word]:
     if job.mpi and plan.launcher == "srun":
         words.append(f"--mpi={job.mpi}")
     if is_pyxis(plan):
-        folder = ",$ALLRANKS_RUN_DIR:$ALLRANKS_RUN_DIR" if uses_agent(plan) else ""
+        own = run_folder(plan)
+        folder = f",{own}:{own}" if uses_agent(plan) else ""
         words += pyxis_options(job, Raw(f'"$PWD:$PWD{folder}"'))
     return words

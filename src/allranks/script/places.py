@@ -28,12 +28,17 @@ def tasks_differ(plan: Plan) -> bool:
     return set_up_in_task(plan) or is_pyxis(plan)
 
 
+def run_folder(plan: Plan) -> str:
+    """The whole run folder, also in a task of an array, whose own folder lies inside it."""
+    return "${ALLRANKS_ATTEMPT_DIR%/attempts/*}" if plan.job.array else "$ALLRANKS_RUN_DIR"
+
+
 def container_words(plan: Plan) -> list[Word]:
     """The words that put a command into the container; none without one, or with pyxis (srun's)."""
     job = plan.job
     if not job.container or is_pyxis(plan):
         return []
-    own: list[Word] = [Raw('"$ALLRANKS_RUN_DIR"')] if uses_agent(plan) else []
+    own: list[Word] = [Raw(f'"{run_folder(plan)}"')] if uses_agent(plan) else []
     gpus = plan.shape.gpus_per_node.count > 0
     return apptainer_words(job, plan.gpu_vendor, gpus, own)
 

@@ -16,11 +16,17 @@ from allranks.environment import (
 )
 from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, SLURM
+from allranks.script.attempts import (
+    attempt_lines,
+    end_lines,
+    folder_lines,
+    restarts,
+)
 from allranks.script.binding import agent_binding
 from allranks.script.directives import directive_lines
+from allranks.script.going_on import before_lines, going_on_lines
 from allranks.script.launch import launch_lines
 from allranks.script.places import (
-    batch_python,
     container_words,
     is_pyxis,
     set_up_in_task,
@@ -30,13 +36,11 @@ from allranks.script.places import (
 from allranks.script.rendezvous import (
     PORT_OF_JOB,
     PORT_OF_RUN,
+    next_port,
     rendezvous_lines,
     task_lines,
 )
 from allranks.shell import Word, Words, fold, join, quote
-
-OWN_FOLDER = '"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
-"""The run folder of a script that was printed, not submitted: one for each submission."""
 
 SHELLCHECK = [
     "# Files of the environment are on the cluster; functions run in tasks; quoted words are data.",
@@ -53,15 +57,48 @@ def render(plan: Plan, *, made_by: str = "", run_dir: str | None = None) -> str:
 
 def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
     """The script without directives; ``step`` are further words for srun."""
-    parts = {
-        "Folder": _folder(plan, run_dir),
-        "Environment": _environment(plan),
-        "Rendezvous": rendezvous_lines(plan, PORT_OF_RUN if step else PORT_OF_JOB),
-        "allranks on the nodes": _agent(plan),
-        "What every task runs": _task(plan),
+    first_port = PORT_OF_RUN if step else PORT_OF_JOB
+    if not restarts(plan):
+        return _titled(
+            {
+                "Folder": [*folder_lines(plan, run_dir), *attempt_lines(plan)],
+                "Environment": _environment(plan),
+                "Rendezvous": rendezvous_lines(plan, first_port),
+                "allranks on the nodes": _agent(plan),
+                "What follows an attempt": [
+                    *going_on_lines(plan, run_dir is None),
+                    *before_lines(plan),
+                ],
+                "What every task runs": _task(plan),
+                "Launch": launch_lines(plan, step),
+                "End": end_lines(plan, _agent_is_on(plan)),
+            }
+        )
+    turn = {
+        "Attempt": [*attempt_lines(plan), *before_lines(plan)],
+        "Rendezvous": rendezvous_lines(plan, next_port(first_port)),
         "Launch": launch_lines(plan, step),
-        "End": _end(plan),
+        "End": end_lines(plan, _agent_is_on(plan)),
     }
+    return [
+        *_titled(
+            {
+                "Folder": folder_lines(plan, run_dir),
+                "Environment": _environment(plan),
+                "allranks on the nodes": _agent(plan),
+                "What follows an attempt": going_on_lines(plan, run_dir is None),
+                "What every task runs": _task(plan),
+            }
+        ),
+        "",
+        "restarted=0",
+        "while :; do  # a turn is one attempt; crashed ranks are started again in the next",
+        *(f"  {line}" if line else "" for line in _titled(turn)[1:]),
+        "done",
+    ]
+
+
+def _titled(parts: dict[str, list[str]]) -> list[str]:
     lines: list[str] = []
     for title, part in parts.items():
         if part:
@@ -73,34 +110,6 @@ def _header(made_by: str) -> list[str]:
     lines = [f"# Made by allranks {__version__}" + (" from:" if made_by else ".")]
     lines += [f"#   {line}" for line in made_by.splitlines()]
     return [*lines, "# Plain bash: read it, change it, submit it with sbatch."]
-
-
-def _folder(plan: Plan, run_dir: str | None) -> list[str]:
-    lines = [f"cd {quote(plan.job.chdir)}"] if plan.job.chdir else []
-    if not uses_agent(plan):
-        return lines
-    return [
-        *lines,
-        f"export ALLRANKS_RUN_DIR={quote(run_dir) if run_dir else OWN_FOLDER}",
-        'mkdir -p "$ALLRANKS_RUN_DIR/attempts"',
-        "attempt=1  # mkdir decides between array tasks that start at the same time",
-        'until mkdir "$ALLRANKS_RUN_DIR/attempts/$attempt" 2>/dev/null; do',
-        "  if [[ ! -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; then break; fi  # it says why below",
-        "  attempt=$((attempt + 1))",
-        "done",
-        "export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt",
-        'mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"',
-        f"TZ=UTC printf '{_ATTEMPT}\\n' \\",
-        f'  "$attempt" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {plan.launcher} "$SLURM_JOB_NODELIST" \\',
-        '  "${SLURM_ARRAY_TASK_ID:-}" -1 \\',
-        '  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"',
-    ]
-
-
-_ATTEMPT = (
-    '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, '
-    '"launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}'
-)
 
 
 def _environment(plan: Plan) -> list[str]:
@@ -137,7 +146,7 @@ def _agent(plan: Plan) -> list[str]:
         + (
             f" ALLRANKS_FRAMEWORK={plan.framework}" if plan.framework not in (None, "torch") else ""
         ),
-        'export PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"',
+        'export PYTHONPATH="$run_folder/lib${PYTHONPATH:+:$PYTHONPATH}"',
     ]
     if not LAUNCHERS[plan.launcher].wraps_ranks:
         return lines
@@ -190,19 +199,8 @@ def _task(plan: Plan) -> list[str]:
     return ["task() {", *(f"  {line}" for line in lines), f"  {command}", "}", "export -f task"]
 
 
-def _end(plan: Plan) -> list[str]:
-    if not uses_agent(plan):
-        return ['exit "$code"']
-    summary = join([*_inside(plan), batch_python(plan), "-m", "allranks.agent", "summary"])
-    agent_is_on = " && [[ $ALLRANKS_AGENT == on ]]" if _may_be_off(plan) else ""
-    return [
-        f"if ((code != 0)){agent_is_on}; then  # show the first error, leave with its code",
-        f'  first=$({summary} "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true',
-        "  if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi",
-        "fi",
-        'TZ=UTC printf \'{"exit_code": %d, "end": "%(%FT%TZ)T"}\\n\' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"',
-        'exit "$code"',
-    ]
+def _agent_is_on(plan: Plan) -> str:
+    return " && [[ $ALLRANKS_AGENT == on ]]" if _may_be_off(plan) else ""
 
 
 def _may_be_off(plan: Plan) -> bool:

@@ -11,6 +11,11 @@ PORT_OF_JOB = "$((20000 + SLURM_JOB_ID * 16 % 12000))"
 PORT_OF_RUN = "$((20000 + (SLURM_JOB_ID + $$) * 16 % 12000))"  # several runs in one allocation
 
 
+def next_port(first: str) -> str:
+    """Another first port for each restart: the old one may still be held for a while."""
+    return f"$(({first} + restarted))"
+
+
 def rendezvous_lines(plan: Plan, first_port: str = PORT_OF_JOB) -> list[str]:
     """MASTER_ADDR, MASTER_PORT, endpoint and the network interface."""
     several = plan.shape.nodes > 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from allranks.distributed import World
 from allranks.errors import UsageError, did_you_mean
 from allranks.strategies import states
 from allranks.strategies.gradients import clip_gradients
+from allranks.strategies.keeping import InCheckpoints
 from allranks.strategies.modules import checkpoint_activations, move_state, synchronise_batchnorm
 
 
@@ -48,7 +49,7 @@ class StrategyOptions:
     """Steps over which the learning rate rises."""
 
 
-class Strategy(ABC):
+class Strategy(InCheckpoints, ABC):
     """One way to train one model over the ranks. Methods marked collective are called by all ranks."""
 
     name: ClassVar[str]
@@ -57,8 +58,6 @@ class Strategy(ABC):
     owns_scaling: ClassVar[bool] = False
     """True when the strategy itself scales fp16's losses."""
 
-    model: Any = None
-    """The user's model, which may have been changed in place."""
     wrapped: Any = None
     """What the loop calls."""
     optimizers: Sequence[Optimizer] = ()
@@ -119,7 +118,7 @@ class Strategy(ABC):
         """
         return ""
 
-    def begin_fit(  # noqa: B027 - most need none of it
+    def begin_fit(
         self, *, batch_size: int | None, global_batch: int | None, total_steps: int | None
     ) -> None:
         """Before the first step of a fit: what is known of its data, per rank and over all ranks."""
@@ -135,7 +134,7 @@ class Strategy(ABC):
 
     # The step
 
-    def begin_micro(self, last: bool) -> None:  # noqa: B027 - one process shares nothing
+    def begin_micro(self, last: bool) -> None:
         """Before each forward pass: whether the gradients of its backward pass are to be shared."""
 
     @contextmanager
@@ -155,7 +154,7 @@ class Strategy(ABC):
         """One optimizer step."""
         optimizer.step()
 
-    def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:  # noqa: B027
+    def reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Average gradients that a backward pass without sharing left. Collective.
 
         For loops that step by hand. The same parameters must have a gradient on all ranks.
@@ -171,10 +170,10 @@ class Strategy(ABC):
 
     # Between steps
 
-    def sync_buffers(self) -> None:  # noqa: B027
+    def sync_buffers(self) -> None:
         """Give all ranks rank 0's buffers, such as the statistics of batch norms. Collective."""
 
-    def end_forward(self, *, failed: bool = False) -> None:  # noqa: B027
+    def end_forward(self, *, failed: bool = False) -> None:
         """After forward passes without a backward one: nothing gathered may outlive them.
 
         ``failed``: an error ended them, perhaps on this rank alone, so nothing may be collective.
@@ -183,58 +182,6 @@ class Strategy(ABC):
     def full_parameters(self) -> AbstractContextManager[None]:
         """Inside, the model's parameters are whole, to be read: changes are lost. Collective."""
         return nullcontext()
-
-    def model_state(self) -> dict[str, Any]:
-        """The whole model on the CPU under the user's names, on rank 0; {} elsewhere. Collective."""
-        gathered: dict[int, Any] = {}
-        full: dict[str, Any] = {}
-        for name, value in self._entries().items():
-            if id(value) not in gathered:  # tied parameters are gathered and kept once
-                gathered[id(value)] = self._on_cpu(value)
-            full[name] = gathered[id(value)]
-        return full if self.world.is_main else {}
-
-    def load_model_state(self, state: Mapping[str, Any]) -> None:
-        """Take rank 0's ``state`` on all ranks; the others may pass {}. Collective."""
-        targets = self._entries()
-        asked = states.check_model_state(targets, state) if self.world.is_main else None
-        problem, extras = self._share(asked)
-        if problem:
-            raise UsageError(problem)
-        tensors = {
-            id(value): (value, name) for name, value in targets.items() if name not in extras
-        }
-        with torch.no_grad():
-            self._assign([(value, state.get(name)) for value, name in tensors.values()])
-        states.load_extras(self.model, extras)
-
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The optimizer's whole state by parameter name, on rank 0; {} elsewhere. Collective.
-
-        It holds tensors and plain containers only, and loads under any strategy and world size.
-        """
-        named = states.name_optimizer_state(optimizer, self._names(optimizer))
-        full = states.walk(named, lambda value, _: self._on_cpu(value))
-        return full if self.world.is_main else {}
-
-    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-        """Take rank 0's `optimizer_state`, whichever strategy made it. Collective."""
-        names = self._names(optimizer)
-        skeleton = self._outline(state, names)
-        owners = states.parameters_by_name(optimizer.param_groups, names)
-        whole = iter(states.tensors(state) if self.world.is_main else ())
-
-        def place(stub: states.Stub, owner: Any) -> Any:
-            return self._spread(next(whole, None), stub, owners.get(owner))
-
-        states.apply_optimizer_state(optimizer, states.walk(skeleton, place, states.Stub), names)
-
-    def extra_state(self) -> dict[str, Any]:
-        """What a checkpoint must keep besides model and optimizers, as plain values. Collective."""
-        return {}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027
-        """Take `extra_state` of the same strategy, given to all ranks."""
 
     def settings(self) -> dict[str, Any]:
         """What the run folder keeps as ``<name>.json``: a configuration as it was really used."""
@@ -249,43 +196,3 @@ class Strategy(ABC):
         """Let go of the wrapped modules, whose threads must end before the process group does."""
         self.model = self.wrapped = self.objective = None
         self.optimizers = ()
-
-    # What a strategy over several ranks replaces
-
-    def _full(self, value: Tensor) -> Tensor:
-        """The whole of a tensor that may be spread. Collective."""
-        return value
-
-    def _share(self, value: Any) -> Any:
-        """Rank 0's value."""
-        return value
-
-    def _outline(self, state: Mapping[str, Any], names: Sequence[Sequence[str]]) -> Any:
-        """Rank 0's optimizer state without its tensors; an error where it does not fit. Collective."""
-        asked = states.outline(state, names) if self.world.is_main else None
-        problem, skeleton = self._share(asked)
-        if problem:
-            raise UsageError(problem)
-        return skeleton
-
-    def _assign(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-        """Copy rank 0's sources (None elsewhere) into parameters and buffers. Collective."""
-        for target, source in pairs:
-            target.copy_(source)
-
-    def _spread(self, source: Tensor | None, stub: states.Stub, parameter: Any) -> Tensor:
-        """Rank 0's state tensor as this rank needs it beside ``parameter``. Collective."""
-        assert source is not None
-        return source.clone()
-
-    def _entries(self) -> dict[str, Any]:
-        return states.entries(self.model)
-
-    def _names(self, optimizer: Optimizer) -> list[list[str]]:
-        return states.optimizer_names(optimizer, self.model, self.objective)
-
-    def _on_cpu(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        full = self._full(value.detach())
-        return full.to("cpu", copy=True) if self.world.is_main else None

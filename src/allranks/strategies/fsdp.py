@@ -14,7 +14,7 @@ from allranks.errors import MissingDependencyError
 from allranks.strategies.gradients import broadcast_tensors
 from allranks.strategies.modules import blocks, outer_blocks, unwrapped
 from allranks.strategies.ranks import OverRanks
-from allranks.strategies.states import Stub
+from allranks.strategies.states import Source
 
 try:  # torch 2.6
     from torch.distributed import fsdp as api
@@ -164,25 +164,35 @@ class FSDP(OverRanks):
         # Offloaded shards are gathered on the device: nccl knows no CPU tensors.
         return value.to(self.device).full_tensor() if isinstance(value, DTensor) else value
 
-    def _assign(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-        super()._assign([pair for pair in pairs if not isinstance(pair[0], DTensor)])
-        for target, source in pairs:
-            if isinstance(target, DTensor):
-                stub = Stub(tuple(target.shape), target.dtype)
-                target.copy_(self._spread(source, stub, target).to(target.device))
+    def beside(self, parameter: Any, local: Tensor) -> Any:
+        """A tensor that goes with this rank's shard of a parameter, as a DTensor like it."""
+        if not isinstance(parameter, DTensor):
+            return local
+        return DTensor.from_local(
+            local, parameter.device_mesh, parameter.placements, run_check=False,
+            shape=parameter.shape, stride=parameter.stride(),
+        )  # fmt: skip
 
-    def _spread(self, source: Tensor | None, stub: Stub, parameter: Any) -> Tensor:
-        if not isinstance(parameter, DTensor) or stub.shape != tuple(parameter.shape):
-            return super()._spread(source, stub, parameter)
-        whole = torch.empty(stub.shape, dtype=stub.dtype, device=self.device)
-        if source is not None:
-            whole.copy_(source)
-        return distribute_tensor(whole, parameter.device_mesh, parameter.placements)
+    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: Source) -> None:
+        """Every rank reads its own shards and nothing else; what is not sharded it reads whole."""
+        from allranks.checkpoint.dcp import load
+
+        load({key: target.detach() for target, key in pairs}, source.path)
+
+    def _room(self, shape: tuple[int, ...], dtype: torch.dtype, parameter: Any) -> Tensor:
+        if not isinstance(parameter, DTensor) or shape != tuple(parameter.shape):
+            return super()._room(shape, dtype, parameter)
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
 
     def _cut(self, value: Any, parameter: Any) -> Any:
-        if isinstance(value, Tensor) and value.dim():
-            return self._spread(value, Stub(tuple(value.shape), value.dtype), parameter)
-        return value
+        """State that a step before the sharding left: every rank has it whole."""
+        if not isinstance(value, Tensor) or not value.dim():
+            return value
+        value = value.to(self.device)
+        broadcast_tensors([value])
+        if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+            return value
+        return distribute_tensor(value, parameter.device_mesh, parameter.placements)
 
 
 def _homes(target: nn.Module) -> dict[int, tuple[nn.Module, str]]:

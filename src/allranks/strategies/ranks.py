@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
+from allranks.checkpoint.plan import Stretch
 from allranks.errors import WorldError
 from allranks.strategies.base import Strategy
 from allranks.strategies.gradients import broadcast_tensors
-from allranks.strategies.states import Stub
+from allranks.strategies.states import Source
 
 
 class OverRanks(Strategy):
@@ -22,26 +22,21 @@ class OverRanks(Strategy):
         """Give all ranks rank 0's buffers. Collective."""
         broadcast_tensors(self.target.buffers())
 
+    def of_rank_0(self, value: Any) -> Any:
+        """A buffer as rank 0 holds all of it and the others nothing; all else as it is."""
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or not value.numel():
+            return value
+        row = value.detach().reshape(-1)
+        return Stretch(row if self.world.is_main else row[:0], tuple(value.shape), 0)
+
     def _require_group(self) -> None:
         if not dist.is_initialized():
             raise WorldError(
                 f"The {self.name} strategy needs a process group: call allranks.init() first."
             )
 
-    def _share(self, value: Any) -> Any:
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
-
-    def _assign(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-        for target, source in pairs:
-            if source is not None:
-                target.copy_(source)
+    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: Source) -> None:
+        """Rank 0 reads and hands out, so that a file is read once."""
+        if self.world.is_main:
+            super()._assign(pairs, source)
         broadcast_tensors(target for target, _ in pairs)
-
-    def _spread(self, source: Tensor | None, stub: Stub, parameter: Any) -> Tensor:
-        whole = torch.empty(stub.shape, dtype=stub.dtype, device=self.device)
-        if source is not None:
-            whole.copy_(source)
-        broadcast_tensors([whole])
-        return whole

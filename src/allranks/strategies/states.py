@@ -1,33 +1,98 @@
 """Model and optimizer states by the user's parameter names, so that every strategy reads every other's.
 
 An optimizer's state here is ``{"state": {name: {...}}, "param_groups": [{..., "params": [name]}]}``:
-PyTorch's own form with names for positions.
+PyTorch's own form with names for positions, and the optimizer's "kind". For a checkpoint `taken_apart`
+parts such a tree into its tensors, each under a key, and the rest, in which a note stands for each tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from allranks.checkpoint.plan import Stretch
 from allranks.errors import UsageError
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 _HOW_NOT_WHAT = ("foreach", "fused", "capturable", "differentiable")
 """Options that say how a step is computed: they belong to the machine, not to the state."""
-Change = Callable[[Any, Any], Any]
+_NOTE = "$tensor"
 
 
-@dataclass(frozen=True)
-class Stub:
-    """Stands for a tensor that follows by itself."""
+class Source(Protocol):
+    """A checkpoint's tensors by their keys."""
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+    path: Path
+
+    def keys(self) -> Collection[str]: ...
+    def shape(self, key: str) -> tuple[int, ...]: ...
+    def dtype(self, key: str) -> torch.dtype: ...
+    def tensor(self, key: str) -> Tensor: ...
+
+
+class InMemory:
+    """A source of tensors that are there already."""
+
+    path = Path()
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def keys(self) -> Collection[str]:
+        return self._tensors.keys()
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return tuple(self._tensors[key].shape)
+
+    def dtype(self, key: str) -> torch.dtype:
+        return self._tensors[key].dtype
+
+    def tensor(self, key: str) -> Tensor:
+        return self._tensors[key]
+
+
+def taken_apart(tree: Any, prefix: str, tensors: dict[str, Any], *, counters: bool = False) -> Any:
+    """The tree with a note for each tensor, which goes to ``tensors`` under its path from ``prefix``.
+
+    ``counters``: single numbers on the CPU, such as an optimizer's step counters, stay in the tree.
+    """
+    apart = partial(taken_apart, tensors=tensors, counters=counters)
+    if isinstance(tree, Mapping):
+        return {key: apart(each, f"{prefix}.{key}") for key, each in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(apart(each, f"{prefix}.{i}") for i, each in enumerate(tree))
+    if not isinstance(tree, (Tensor, Stretch)):
+        return tree
+    if counters and isinstance(tree, Tensor) and not tree.dim() and tree.device.type == "cpu":
+        return tree.detach().clone()
+    tensors[prefix] = tree.detach() if isinstance(tree, Tensor) else tree
+    return {_NOTE: prefix}
+
+
+def put_together(tree: Any, place: Callable[[str], Any]) -> Any:
+    """The tree with ``place(key)`` for each note."""
+    if isinstance(tree, Mapping):
+        if [*tree] == [_NOTE]:
+            return place(tree[_NOTE])
+        return {key: put_together(each, place) for key, each in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(put_together(each, place) for each in tree)
+    return tree
+
+
+def noted(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Name → key of the tensors at the top of a tree."""
+    return {
+        name: each[_NOTE]
+        for name, each in tree.items()
+        if isinstance(each, Mapping) and [*each] == [_NOTE]
+    }
 
 
 def refuse_unmade(model: nn.Module) -> None:
@@ -53,18 +118,16 @@ def entries(model: nn.Module) -> dict[str, Any]:
     return {user_name(key): value for key, value in model.state_dict(keep_vars=True).items()}
 
 
-def check_model_state(
-    targets: Mapping[str, Any], state: Mapping[str, Any]
-) -> tuple[str | None, dict[str, Any]]:
-    """What is wrong with ``state`` (None: nothing), and what of it is no tensor."""
-    problems = [f"'{name}' is missing" for name in targets if name not in state]
-    problems += [f"'{name}' is not of this model" for name in state if name not in targets]
-    for name, value in targets.items():
-        if isinstance(value, Tensor) and name in state and state[name].shape != _shape(value):
-            problems.append(f"'{name}' is {[*state[name].shape]}, here {[*_shape(value)]}")
-    if problems:
-        return _too_long("The saved model does not fit this one", problems), {}
-    return None, {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+def misfit(targets: Mapping[str, Any], saved: Mapping[str, str], source: Source) -> str:
+    """What is wrong with the saved tensors (name → key) for these; empty when they fit."""
+    live = {name: value for name, value in targets.items() if isinstance(value, Tensor)}
+    problems = [f"'{name}' is missing" for name in live if name not in saved]
+    problems += [f"'{name}' is not of this model" for name in saved if name not in live]
+    for name, value in live.items():
+        if name in saved and source.shape(saved[name]) != tuple(_shape(value)):
+            shape = [*source.shape(saved[name])]
+            problems.append(f"'{name}' is {shape}, here {[*_shape(value)]}")
+    return _too_long("The saved model does not fit this one", problems) if problems else ""
 
 
 def _shape(value: Any) -> Any:
@@ -115,48 +178,8 @@ def name_optimizer_state(optimizer: Optimizer, names: Sequence[Sequence[str]]) -
     state = {flat[key] if isinstance(key, int) else key: raw["state"][key] for key in raw["state"]}
     rest = {key: value for key, value in raw.items() if key not in ("state", "param_groups")}
     order = sorted(state, key=str)  # every rank walks the same way
-    return {**rest, "state": {key: state[key] for key in order}, "param_groups": groups}
-
-
-def walk(state: Mapping[str, Any], change: Change, kind: Any = Tensor) -> dict[str, Any]:
-    """A copy of an optimizer state with each ``kind`` changed; ``change`` is told whose it is."""
-    copied = {
-        key: _walk(value, change, kind, None) for key, value in state.items() if key != "state"
-    }
-    own = {key: _walk(value, change, kind, key) for key, value in state["state"].items()}
-    return {**copied, "state": own}
-
-
-def _walk(tree: Any, change: Change, kind: Any, owner: Any) -> Any:
-    if isinstance(tree, kind):
-        return change(tree, owner)
-    if isinstance(tree, Mapping):
-        return {key: _walk(value, change, kind, owner) for key, value in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_walk(value, change, kind, owner) for value in tree)
-    return tree
-
-
-def outline(
-    state: Mapping[str, Any], names: Sequence[Sequence[str]]
-) -> tuple[str | None, dict[str, Any]]:
-    """What is wrong with ``state``, and its skeleton: stubs for tensors, scalars stay."""
-    problem = _mismatch(state, names)
-    if problem:
-        return problem, {}
-    return None, walk(state, lambda value, _: _stub(value) if value.dim() else value.clone())
-
-
-def _stub(value: Tensor) -> Stub:
-    return Stub(tuple(value.shape), value.dtype)
-
-
-def tensors(state: Mapping[str, Any]) -> Iterator[Tensor]:
-    """The tensors that `outline` left out, in its order."""
-    # Step counters must stay where the optimizer wants them, so they travel with the skeleton.
-    found: list[Tensor] = []
-    walk(state, lambda value, _: found.append(value) if value.dim() else None)
-    return iter(found)
+    named = {"state": {key: state[key] for key in order}, "param_groups": groups}
+    return {**rest, "kind": kind_of(optimizer), **named}
 
 
 def apply_optimizer_state(
@@ -169,9 +192,22 @@ def apply_optimizer_state(
         optimizer.param_groups, names, state["param_groups"], strict=True
     ):
         kept = {key: mine[key] for key in _HOW_NOT_WHAT if key in mine}
-        groups.append({**saved, **kept, "params": [position[name] for name in group_names]})
+        params = [position[name] for name in group_names]
+        groups.append({**mine, **saved, **kept, "params": params})
     moved = {position.get(key, key): value for key, value in state["state"].items()}
     optimizer.load_state_dict({**state, "state": moved, "param_groups": groups})
+
+
+def kind_of(optimizer: Optimizer) -> str:
+    """The name of its class."""
+    return type(optimizer).__name__
+
+
+def family(kind: str) -> str:
+    """Optimizers with the same state: AdamW, Adam, DeepSpeed's own of both."""
+    for word in ("DeepSpeedCPU", "Fused"):
+        kind = kind.removeprefix(word)
+    return "Adam" if kind == "AdamW" else kind
 
 
 def apply_group_options(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]]) -> None:
@@ -181,21 +217,22 @@ def apply_group_options(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]]
         mine.update({key: value for key, value in theirs.items() if key not in left})
 
 
-def _mismatch(state: Mapping[str, Any], names: Sequence[Sequence[str]]) -> str | None:
-    saved = state.get("param_groups")
-    if saved is None or "state" not in state:
-        return "This is no optimizer state: it lacks 'param_groups' or 'state'."
+def optimizer_misfit(
+    optimizer: Optimizer, state: Mapping[str, Any], names: Sequence[Sequence[str]]
+) -> str:
+    """What is wrong with a saved state for this optimizer and its parameters; empty when it fits."""
+    saved, kind = state["param_groups"], kind_of(optimizer)
+    if family(state["kind"]) != family(kind):
+        return f"The saved optimizer is {state['kind']}, this one {kind}."
     if len(saved) != len(names):
         return f"The saved optimizer has {len(saved)} parameter groups, this one {len(names)}."
     problems = []
     for i, (group, here) in enumerate(zip(saved, names, strict=True)):
         problems += [f"group {i} lacks '{name}'" for name in set(here) - set(group["params"])]
         problems += [f"group {i} has also '{name}'" for name in set(group["params"]) - set(here)]
-    return (
-        _too_long("The saved optimizer does not fit this one", sorted(problems))
-        if problems
-        else None
-    )
+    if not problems:
+        return ""
+    return _too_long("The saved optimizer does not fit this one", sorted(problems))
 
 
 def _too_long(what: str, problems: Sequence[str], most: int = 6) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from allranks.strategies.states import user_name
+
 
 class Average:
     """Follows the trainable parameters; sharded ones shard by shard."""
@@ -20,7 +22,9 @@ class Average:
         self.decay = decay
         self._settle = settle
         settle()
-        self._live = [_local(p) for p in model.parameters() if p.requires_grad]
+        named = [(user_name(n), p) for n, p in model.named_parameters() if p.requires_grad]
+        self._parameters = dict(named)
+        self._live = [_local(p) for p in self._parameters.values()]
         self._kept = [tensor.detach().clone() for tensor in self._live]
 
     @torch.no_grad()
@@ -41,6 +45,11 @@ class Average:
             self._settle()
             with torch.no_grad():
                 torch._foreach_copy_(self._live, present)
+
+    def tensors(self, beside: Callable[[Any, torch.Tensor], Any]) -> dict[str, Any]:
+        """The averages by the user's names, each in the form of its parameter (`Strategy.beside`)."""
+        pairs = zip(self._parameters.items(), self._kept, strict=True)
+        return {name: beside(parameter, kept) for (name, parameter), kept in pairs}
 
     @torch.no_grad()
     def restart(self) -> None:

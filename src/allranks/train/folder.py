@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from allranks.distributed.local_ranks import last_words
+from allranks.runs.attempts import attempt_numbers
 from allranks.runs.files import now, write_json
 from allranks.runs.folder import Run
 from allranks.runs.process import note_process
+from allranks.runs.progress import own_attempt
 from allranks.train.config import TrainConfig
 
 _own: dict[str, Path] = {}
 """The folder that this process made, so that two trainings of one script share it."""
+_fits: dict[Path, int] = {}
+"""How many fits this process began in each run folder."""
 
 
 def make_folder(root: str, name: str | None) -> Path:
@@ -28,6 +32,24 @@ def make_folder(root: str, name: str | None) -> Path:
     if key not in _own:
         _own[key] = _new_run(root, name or script_name())
     return _own[key]
+
+
+def checkpoint_folder(run: Path) -> Path:
+    """Of the next fit that this process makes in the run: ``checkpoints``, ``checkpoints-2`` …
+
+    A script that is started again makes the same fits in the same order, so each finds its own.
+    """
+    number = _fits[run] = _fits.get(run, 0) + 1
+    return run / ("checkpoints" if number == 1 else f"checkpoints-{number}")
+
+
+def lost_attempt(run: Path) -> Path | None:
+    """The attempt before this one, whose last steps may be done again; None when there is none."""
+    numbers = attempt_numbers(run / "attempts")
+    own = own_attempt()
+    last = int(own.name) if own is not None and own.name.isdigit() else max(numbers, default=0)
+    before = [number for number in numbers if number < last]
+    return run / "attempts" / str(before[-1]) if before else None
 
 
 def attempt_folder(run: Path) -> Path:

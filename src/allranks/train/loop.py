@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from allranks.data import Feed, Share
-from allranks.errors import UsageError
+from allranks.errors import AllranksError, UsageError
+from allranks.leaving.deadline import shared
+from allranks.train.agreement import Agreed, Agreement, LeaveNow
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.compilation import Compiler, compile_errors
 from allranks.train.engine import Engine
 from allranks.train.meter import Meter
 from allranks.train.recorder import Recorder
 from allranks.train.schedule import advance
-from allranks.train.session import total_over_ranks
 from allranks.train.state import State
 from allranks.train.stepping import Parts, Step
+from allranks.units import parse_time
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer
@@ -58,8 +60,10 @@ class Loop:
         self.config = trainer.config
         self.state = fit.state
         self._recorder = Recorder(trainer, fit.parts, fit.meter, fit.engine.session)
-        self._deadline = self._end_time()
-        self._next_log = fit.state.step + self.config.log_every
+        self._end = self._end_time()
+        self._agreement = self._make_agreement()
+        every = self.config.log_every
+        self._next_log = (fit.state.step // every + 1) * every
         self._next_stop = 0
         periodic = self.config.checkpoint and not self.config.checkpoint_best_only
         self._saves_steps = periodic and self.config.checkpoint_every_steps is not None
@@ -70,14 +74,25 @@ class Loop:
         fit.engine.model.train()
         fit.compiler.start(state.step, self._steps_left)
         skip = fit.start_batch
-        first = state.epoch + (state.closing == "done")
-        epoch = first
+        epoch = state.epoch + (state.closing == "done")
         while not self._over() and (config.last_epoch is None or epoch <= config.last_epoch):
             self._one_epoch(epoch, skip)
             skip = 0
             epoch += 1
         if fit.parts.finish is not None:
             fit.parts.finish()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """TERM, USR1 and USR2 are noted instead of ending the process, as long as it can be saved."""
+        if self._agreement.deadline is None:
+            yield
+            return
+        self._agreement.deadline.watch()
+        try:
+            yield
+        finally:
+            self._agreement.deadline.signals.release()
 
     # -- one epoch
 
@@ -88,6 +103,9 @@ class Loop:
         self._recorder.begin_epoch()
         fire("epoch_start")
         began = time.perf_counter(), state.step
+        if state.closing == "validating":  # the attempt before left in the middle of it
+            state.closing = ""
+            self.validate()
         batches = self.fit.feed.epoch(epoch, skip=skip)
         self._plan_stop()
         complete = self._quick(batches) if self._is_quiet() else self._observed(batches)
@@ -164,7 +182,7 @@ class Loop:
     def _plan_stop(self) -> None:
         """The next step at which anything but stepping happens."""
         config, step = self.config, self.state.step
-        stops = [self._next_log, config.max_steps or _NEVER]
+        stops = [self._next_log, config.max_steps or _NEVER, self._agreement.next]
         if (look := self.fit.compiler.next_look) is not None:
             stops.append(look)
         saves = config.checkpoint_every_steps if self._saves_steps else None
@@ -174,8 +192,9 @@ class Loop:
         self._next_stop = min(stops)
 
     def hurry(self) -> None:
-        """Somebody asked to stop: look at it after the present step (alone) or the next log."""
-        if self.fit.engine.session.world.size == 1:
+        """Somebody asked to stop: look at it after the present step (alone) or the next look."""
+        self._agreement.hurry()
+        if self._agreement.alone:
             self._next_stop = 0
 
     def _stop_here(self) -> bool:
@@ -189,13 +208,61 @@ class Loop:
         if config.val_every_steps and step % config.val_every_steps == 0:
             self.validate()
         if self._saves_steps and step % (config.checkpoint_every_steps or 1) == 0:
-            self._record(final=True)
-            self.trainer.save_checkpoint(f"step-{step}")
-        if self.fit.engine.session.world.size == 1 and self._wants_stop():
-            self.trainer._agree_to_stop()
+            self._save()
+        if step >= self._agreement.next:
+            self._act(self._look())
         over = self._over()
         self._plan_stop()
         return over
+
+    def _look(self, *, now: bool = False) -> Agreed:
+        """What the ranks agree on at this step; how long a save takes decides when to leave."""
+        if self._agreement.deadline is not None and self.trainer._saving is not None:
+            self._agreement.deadline.save_seconds = self.trainer._saving.longest
+        return self._agreement.look(self.state.step, self._wants_stop(), now=now)
+
+    def _act(self, agreed: Agreed) -> None:
+        """Do what the ranks agreed on; the same on all of them."""
+        if self.trainer.world.is_main:
+            shared().notes.stepped(self.state.step)
+        if agreed.stop:
+            self.trainer._agree_to_stop()
+        if self._over():
+            return  # what comes is the end, with a checkpoint of its own
+        if agreed.leave:
+            self._leave()
+        if agreed.save:
+            self._save()
+
+    def _save(self) -> None:
+        self.trainer.save_checkpoint()
+        self._agreement.saved(self.state.step)
+
+    def _leave(self) -> None:
+        """Save this step, wait until it is on the disk, and end all ranks on purpose."""
+        trainer, deadline, step = self.trainer, shared(), self.state.step
+        deadline.agreed()
+        if not self._save_now():
+            problem = f"the job is about to end ({deadline.reason}) and step {step} was not saved"
+            if trainer.world.is_main:
+                deadline.notes.note(step=step, outcome="failed", reason=problem)
+            raise AllranksError(
+                f"{problem[0].upper()}{problem[1:]}.\nWhat was trained since the checkpoint before is lost; "
+                f"look at the disk that {trainer.folder} is on."
+            )
+        sentence = f"{deadline.told(step)}; the next attempt goes on from there"
+        trainer.say(sentence)
+        raise deadline.interruption(step, sentence)
+
+    def _save_now(self) -> bool:
+        """A checkpoint of this step, on the disk when this returns; whether it is there."""
+        began, saving = time.monotonic(), self.trainer._saving
+        assert saving is not None
+        saving.save(None, wanted=True)
+        there = saving.finish()
+        if there and self.trainer.world.is_main:
+            shared().saved(self.state.step, time.monotonic() - began)
+        return there
 
     def _over(self) -> bool:
         most = self.config.max_steps
@@ -204,10 +271,10 @@ class Loop:
         return self.trainer._stop_agreed
 
     def _record(self, final: bool = False) -> None:
-        self._recorder.record(float(self._wants_stop()), final=final)
+        self._recorder.record(final=final)
 
     def _wants_stop(self) -> bool:
-        if self._deadline is not None and time.perf_counter() >= self._deadline:
+        if self._end is not None and time.perf_counter() >= self._end:
             self.trainer.stop(f"max_time={self.config.max_time} is over")
         return bool(self.trainer.stop_reason)
 
@@ -217,15 +284,15 @@ class Loop:
         config, state, trainer = self.config, self.state, self.trainer
         means = {f"train_{name}": value for name, value in self._recorder.epoch_means().items()}
         seconds = time.perf_counter() - began[0]
-        trainer._write({**means, "epoch_seconds": seconds}, kind="epoch")
+        if not state.closing:  # else an attempt before this one has written it
+            trainer._write({**means, "epoch_seconds": seconds}, kind="epoch")
         if complete and state.epoch == 1:
             self._audit()
         last = self._is_last()
         due = config.val_every and (state.epoch % config.val_every == 0 or last)
         whole = complete or state.batch == self.fit.feed.batches
-        validated = state.closing == "validated"
-        state.closing = "validated" if whole else ""
-        if due and self.fit.val_feed is not None and not (validated or config.val_every_steps):
+        state.closing = state.closing or ("written" if whole else "")
+        if due and state.closing != "validated" and not config.val_every_steps:
             self.validate()
         if whole and config.scheduler_every == "epoch" and self.fit.parts.scheduler is not None:
             advance(self.fit.parts.scheduler, trainer.metrics, trainer.monitor)
@@ -234,7 +301,10 @@ class Loop:
         shown = config.print_every and (state.epoch % config.print_every == 0 or last)
         if shown and trainer.world.is_main:
             self._say_epoch(seconds)
-        if total_over_ranks(float(self._wants_stop()), self.fit.engine.session):
+        agreed = self._look(now=True)
+        if not (last and whole):
+            self._act(agreed)
+        elif agreed.stop:
             trainer._agree_to_stop()
 
     def _say_epoch(self, seconds: float) -> None:
@@ -258,9 +328,16 @@ class Loop:
         state, average = self.state, self.fit.parts.average
         self._fire("val_start")
         state.phase = "validate"
-        with average.applied() if average is not None else nullcontext():
-            values = self.trainer._evaluate(self.fit.val_feed, "val")
+        try:
+            with average.applied() if average is not None else nullcontext():
+                watched = self._agreement.watched(self.fit.val_feed)
+                values = self.trainer._evaluate(watched, "val")
+        except LeaveNow:
+            state.phase = "train"
+            state.closing = state.closing or "validating"
+            self._leave()
         state.phase = "train"
+        state.closing = "validated" if state.closing == "written" else state.closing
         self.trainer._write(values, kind="val")
         if "val_loss" in values:
             state.values["val_loss"] = values["val_loss"]
@@ -272,6 +349,14 @@ class Loop:
     def _fire(self, event: str, *args: Any) -> None:
         if self.fit.callbacks.has(event):
             self.fit.callbacks.fire(event, self.trainer, *args)
+
+    def _make_agreement(self) -> Agreement:
+        """What may break the training off; signals are watched as long as it can be saved."""
+        deadline = shared() if self.config.checkpoint else None
+        if deadline is not None:
+            deadline.margin = float(parse_time(self.config.deadline_margin))
+        session = self.fit.engine.session
+        return Agreement(self.config, session, self.state.step, deadline)
 
     def _end_time(self) -> float | None:
         seconds = self.config.max_seconds

@@ -39,6 +39,21 @@ class Meter:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def state(self) -> list[Any]:
+        """What was noted on this rank since the last flush, as plain numbers; waits for the device once."""
+        tensors: list[torch.Tensor] = []
+        for loss, metrics, _ in self._entries:
+            tensors += [self._scalar(loss), *map(self._scalar, metrics.values())]
+        numbers = iter(torch.stack([each.double() for each in tensors]).tolist() if tensors else ())
+        return [
+            [next(numbers), {name: next(numbers) for name in metrics}, count]
+            for _, metrics, count in self._entries
+        ]
+
+    def load_state(self, state: Sequence[Any]) -> None:
+        """Go on from there."""
+        self._entries += [(loss, metrics, count) for loss, metrics, count in state]
+
     def flush(self, flag: float = 0.0) -> Reading:
         """Start the reduction of what was noted; collective. ``flag`` is summed over the ranks."""
         entries, self._entries = self._entries, []
@@ -113,7 +128,7 @@ class Meter:
 
     def _scalar(self, value: Any) -> torch.Tensor:
         if not isinstance(value, torch.Tensor):
-            return torch.tensor(float(value), device=self._device)
+            return torch.tensor(float(value), dtype=torch.float64, device=self._device)
         value = value.detach()
         return (value if value.ndim == 0 else value.float().mean()).to(self._device)
 
@@ -167,13 +182,14 @@ class Late:
 class Sums:
     """Readings added up: the mean over an epoch."""
 
-    def __init__(self) -> None:
-        self._totals: dict[str, tuple[float, float]] = {}
+    def __init__(self, totals: Mapping[str, tuple[float, float]] | None = None) -> None:
+        self.totals = dict(totals or {})
+        """(sum, samples) of each name."""
 
     def add(self, reading: Reading) -> None:
         for name, (total, count) in reading.sums().items():
-            known = self._totals.get(name, (0.0, 0.0))
-            self._totals[name] = (known[0] + total, known[1] + count)
+            known = self.totals.get(name, (0.0, 0.0))
+            self.totals[name] = (known[0] + total, known[1] + count)
 
     def means(self) -> dict[str, float]:
-        return {name: total / count for name, (total, count) in self._totals.items() if count}
+        return {name: total / count for name, (total, count) in self.totals.items() if count}

@@ -6,12 +6,15 @@ for epoch in range(10):
         loss = loss_fn(model(x), y)
         prepared.backward(loss)
         prepared.step()
+        if prepared.near():             # the job is about to end
+            save(...)
+            prepared.leave()
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -19,6 +22,7 @@ from torch import nn
 from allranks.data import Feed, Share
 from allranks.distributed.model import World
 from allranks.errors import UsageError
+from allranks.leaving.deadline import Deadline, deadline
 from allranks.train.config import TrainConfig
 from allranks.train.engine import Engine, make_engine
 from allranks.train.meter import Meter
@@ -26,6 +30,7 @@ from allranks.train.refusals import refuse_ignored
 from allranks.train.schedule import Warmup
 from allranks.train.session import total_over_ranks
 from allranks.train.stepping import Parts, Window, apply_gradients, close_step
+from allranks.units import parse_time
 
 
 def prepare(*objects: Any, config: TrainConfig | None = None, **fields: Any) -> Prepared:
@@ -55,6 +60,9 @@ class Prepared:
         self._window: Window | None = None
         self._weight = 1.0
         self._closes = True
+        self.steps = 0
+        """Optimizer steps done; set it to go on from another one."""
+        self._stop: Deadline | None = None
         self._parts = self._make_parts(self._engine, [*self._engine.optimizers])
         self._made = tuple(self._prepared(each) for each in objects)
 
@@ -84,7 +92,22 @@ class Prepared:
         correction = self._window.correction() if self._window else 1.0
         apply_gradients(self._parts, self._parts.optimizers, correction)
         close_step(self._parts)
+        self.steps += 1
         return True
+
+    def near(self) -> bool:
+        """Whether to save and `leave` now, since the job ends or a signal came; the same on all ranks.
+
+        Call it once for each batch, after `step`. Signals are watched from the first call on.
+        """
+        if self._stop is None:
+            self._stop = deadline()
+            self._stop.margin = float(parse_time(self.config.deadline_margin))
+        return self._stop.near(self.steps)
+
+    def leave(self) -> NoReturn:
+        """End this process on purpose, on every rank, after `near` was true and all is saved."""
+        deadline().leave(self.steps)
 
     def mean(self, value: Any) -> float:
         """The mean of every rank's number; collective."""

@@ -27,17 +27,23 @@ class Recorder:
         self._warned = False
 
     def begin_epoch(self) -> None:
-        """Forget the last epoch's sums."""
-        self._epoch_sums = Sums()
+        """Forget the last epoch's sums; one that goes on after a resumption has those before it."""
+        before, self._trainer._resumed_sums = self._trainer._resumed_sums, {}
+        self._epoch_sums = Sums(before)
+
+    @property
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """Of this epoch so far, for a checkpoint."""
+        return dict(self._epoch_sums.totals)
 
     def epoch_means(self) -> dict[str, float]:
         """Of all samples of this epoch that were recorded."""
         return self._epoch_sums.means()
 
-    def record(self, flag: float, *, final: bool = False) -> None:
+    def record(self, *, final: bool = False) -> None:
         """Send this window's numbers off and write down those of the one before.
 
-        ``final`` reads them at once: at the end of an epoch, before a checkpoint.
+        ``final`` reads them at once: at the end of an epoch.
         """
         state, session = self._trainer.state, self._session
         now = time.perf_counter()
@@ -48,20 +54,18 @@ class Recorder:
         if self._parts.grad_norm is not None:
             about["grad_norm"] = Late(self._parts.grad_norm)
         self._logged_at = (now, state.step)
-        reading = self._meter.flush(flag)
-        self._settle()
+        reading = self._meter.flush()
+        self.settle()
         self._pending = (reading, about)
         if final or session.device.type == "cpu":  # nothing to wait for
-            self._settle()
+            self.settle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Read the numbers that are under way and give them to the loggers."""
         if self._pending is None:
             return
         reading, about = self._pending
         self._pending = None
-        if reading.flag:
-            self._trainer._agree_to_stop()
         means = reading.means()
         if not means:
             return

@@ -22,6 +22,7 @@ _OWN_LOOP = {
     "nprocs", "backend", "compute_setup", "strategy", "timeout", "batch_size_is", "shard_iterable",
     "audit", "prefetch", "precision", "dtype", "accumulate", "clip_norm", "clip_value", "fused",
     "activation_checkpointing", "sync_batchnorm", "seed", "deterministic", "warmup_steps",
+    "deadline_margin",
 }  # fmt: skip
 
 

@@ -1,116 +1,187 @@
-"""What a checkpoint holds, and going on from one."""
+"""What a checkpoint holds of a training, and going on from one.
+
+Tensors are saved as they lie on the ranks; the rest is one tree of plain values, in which notes stand for
+the tensors, and the generators of each rank.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
-from torch import nn
-
+from allranks.checkpoint.reader import Reader
+from allranks.checkpoint.saver import Snapshot
+from allranks.data.digest import mixed_seed
 from allranks.errors import UsageError
-from allranks.strategies.base import Strategy
-from allranks.train import checkpoint
+from allranks.strategies.states import misfit, noted, taken_apart
 from allranks.train.schedule import scale_rates, stepping
-from allranks.train.seeds import random_state, set_random_state
-from allranks.train.session import share_result
+from allranks.train.seeds import random_state, seed_rank, set_random_state
 
 if TYPE_CHECKING:
     from allranks.train.loop import Fit
     from allranks.train.trainer import Trainer
 
 
-def snapshot(trainer: Trainer, fit: Fit) -> dict[str, Any]:
-    """The whole training as tensors and plain containers; collective, complete on rank 0."""
-    engine, state = fit.engine, fit.state
-    strategy, here = engine.strategy, engine.session.world
-    states: dict[str, Any] = {
-        "model": strategy.model_state(),
-        "optimizers": [strategy.optimizer_state(each) for each in fit.parts.optimizers],
-        "schedulers": [_plain(each.state_dict()) for each in stepping(fit.parts.scheduler)],
-        "scaler": None if engine.precision.scaler is None else engine.precision.scaler.state_dict(),
-        "average": _average_state(fit),
-        "criterion": _criterion_state(fit),
+def snapshot(trainer: Trainer, fit: Fit) -> Snapshot:
+    """The whole training as this rank holds it; nothing is gathered and nothing copied yet."""
+    engine, parts = fit.engine, fit.parts
+    strategy, scaler = engine.strategy, engine.precision.scaler
+    tensors: dict[str, Any] = {}
+    optimizers = {
+        str(number): strategy.optimizer_tensors(each)
+        for number, each in enumerate(parts.optimizers)
+    }
+    average = None if parts.average is None else parts.average.tensors(strategy.beside)
+    criterion = _criterion_entries(fit)
+    if criterion is not None:
+        criterion = {name: strategy.of_rank_0(value) for name, value in criterion.items()}
+    state = {
+        "model": taken_apart(strategy.model_tensors(), "model", tensors),
+        "optimizer": taken_apart(optimizers, "optimizer", tensors, counters=True),
+        "average": taken_apart(average, "average", tensors),
+        "criterion": taken_apart(criterion, "criterion", tensors),
+        "schedulers": [_plain(each.state_dict()) for each in stepping(parts.scheduler)],
+        "scaler": None if scaler is None else scaler.state_dict(),
         "strategy": {strategy.name: strategy.extra_state()},
         "callbacks": fit.callbacks.state_dict(),
-        "random": _gathered(random_state(), here.size),
-        "progress": {
-            "epoch": state.epoch,
-            "step": state.step,
-            "batch": state.batch,
-            "batches": fit.feed.batches,
-            "closing": state.closing,
-            "global_batch": fit.feed.global_batch,
-            "lr_factor": _lr_factor(fit),
-            "seed": engine.session.seed,
-            "world_size": here.size,
-        },
+        "progress": _progress(trainer, fit),
         "metrics": dict(trainer.metrics),
     }
-    return states
+    own = {"random": random_state(), "window": fit.meter.state()}
+    return Snapshot(tensors, state=state if trainer.world.is_main else None, own=own)
 
 
-def resume(trainer: Trainer, fit: Fit) -> bool:
-    """Continue where a checkpoint stands, if there is one. Collective; rank 0 alone reads it."""
-    session = fit.engine.session
-    here, device = session.world, session.device
-    large: dict[str, Any] = {}  # stays on rank 0
-    outline = share_result(lambda: _read(trainer, fit, large), here, device)
-    if outline is None:
-        return False
-    state = outline | large
-    _load(fit, state)
-    if here.size == len(state["random"]):
-        set_random_state(state["random"][here.rank])
-    trainer.metrics.update(state["metrics"])
-    _set_position(fit, state["progress"])
-    return True
-
-
-_WHOLE = ("model", "optimizers", "average")
-"""What rank 0 hands out by itself, piece by piece."""
-
-
-def _read(trainer: Trainer, fit: Fit, large: dict[str, Any]) -> dict[str, Any] | None:
-    """On rank 0: the large parts for itself, and an outline without them for all."""
-    path = checkpoint.find(trainer.config.resume, trainer.folder)
-    if path is None:
-        return None
-    state = checkpoint.read(path)
-    for what, saved, here in (
-        ("optimizers", state["optimizers"], fit.parts.optimizers),
-        ("schedulers", state["schedulers"], stepping(fit.parts.scheduler)),
-    ):
-        if len(saved) != len(here):
-            raise UsageError(f"{path} holds {len(saved)} {what}, this training has {len(here)}.")
-    outline = {name: value for name, value in state.items() if name not in _WHOLE}
-    outline |= {
-        "model": {},
-        "optimizers": [{} for _ in state["optimizers"]],
-        "average": None if state["average"] is None else {},
+def _progress(trainer: Trainer, fit: Fit) -> dict[str, Any]:
+    state, config, session = fit.state, trainer.config, fit.engine.session
+    return {
+        "epoch": state.epoch,
+        "step": state.step,
+        "closing": state.closing,
+        "position": fit.feed.position(state.epoch, state.batch),
+        "samples": samples_seen(fit),
+        "global_batch": fit.feed.global_batch,
+        "lr_factor": _lr_factor(fit),
+        "seed": session.seed,
+        "world_size": session.world.size,
+        "limits": [config.last_epoch, config.max_steps, config.max_seconds],
+        "epoch_sums": trainer._epoch_sums(),
+        "logged": trainer._sink.positions(),
     }
-    large |= {name: state[name] for name in _WHOLE}
-    return outline
 
 
-def _load(fit: Fit, state: dict[str, Any]) -> None:
+def samples_seen(fit: Fit) -> int:
+    """Over all ranks and epochs, as far as the data tells."""
+    state, feed = fit.state, fit.feed
+    inside = feed.position(state.epoch, state.batch)
+    if feed.samples is None or inside["unit"] != "samples":
+        return state.samples
+    return max(0, state.epoch - 1) * feed.samples + min(int(inside["done"]), feed.samples)
+
+
+def misfits(fit: Fit, reader: Reader, state: Mapping[str, Any]) -> None:
+    """An error, the same on all ranks, when the checkpoint is of another training; nothing is changed."""
     strategy, parts = fit.engine.strategy, fit.parts
-    strategy.load_model_state(state["model"])
-    for optimizer, saved in zip(parts.optimizers, state["optimizers"], strict=True):
-        strategy.load_optimizer_state(optimizer, saved)
-    for scheduler, saved in zip(stepping(parts.scheduler), state["schedulers"], strict=True):
+    for what, saved, here in (
+        ("optimizers", len(state["optimizer"]), len(parts.optimizers)),
+        ("schedulers", len(state["schedulers"]), len(stepping(parts.scheduler))),
+    ):
+        if saved != here:
+            raise UsageError(f"{reader.path} holds {saved} {what}, this training has {here}.")
+    problem = strategy.misfit(state["model"], reader)
+    for optimizer, saved in zip(parts.optimizers, state["optimizer"].values(), strict=True):
+        problem = problem or strategy.optimizer_misfit(optimizer, saved)
+    entries = _criterion_entries(fit)
+    if entries is not None and state["criterion"] is not None and not problem:
+        problem = misfit(entries, noted(state["criterion"]), reader)
+        problem = problem.replace("model", "criterion")
+    if problem:
+        raise UsageError(f"{problem}\nThe checkpoint is {reader.path}.")
+
+
+def load(trainer: Trainer, fit: Fit, reader: Reader, state: Mapping[str, Any]) -> None:
+    """Go on where the checkpoint stands. Collective."""
+    progress = state["progress"]
+    if progress["closing"] != "done":
+        fit.feed.resume(progress["epoch"], progress["position"])
+    _load_large(fit, reader, state)
+    _load_small(fit, state)
+    _scale_again(fit, progress["lr_factor"])
+    _load_own(fit, reader, progress)
+    trainer.metrics.update(state["metrics"])
+    _set_position(trainer, fit, progress)
+
+
+def _load_large(fit: Fit, reader: Reader, state: Mapping[str, Any]) -> None:
+    strategy, parts = fit.engine.strategy, fit.parts
+    strategy.load_model(state["model"], reader)
+    for optimizer, saved in zip(parts.optimizers, state["optimizer"].values(), strict=True):
+        strategy.load_optimizer(optimizer, saved, reader)
+    if parts.average is not None:
+        parts.average.restart()  # for what the checkpoint has no average of
+        kept = parts.average.tensors(strategy.beside)
+        keys = noted(state["average"] or {})
+        strategy.fill({keys[name]: kept[name] for name in kept if name in keys}, reader)
+    entries = _criterion_entries(fit)
+    if entries is not None and state["criterion"] is not None:
+        keys = noted(state["criterion"])
+        strategy.fill({key: entries[name] for name, key in keys.items()}, reader)
+
+
+def _load_small(fit: Fit, state: Mapping[str, Any]) -> None:
+    strategy, scaler = fit.engine.strategy, fit.engine.precision.scaler
+    schedulers = stepping(fit.parts.scheduler)
+    for scheduler, saved in zip(schedulers, state["schedulers"], strict=True):
         scheduler.load_state_dict(saved)
-    _scale_again(fit, state["progress"]["lr_factor"])
-    if fit.engine.precision.scaler is not None and state["scaler"] is not None:
-        fit.engine.precision.scaler.load_state_dict(state["scaler"])
-    if parts.average is not None and state["average"] is not None:
-        _load_average(fit, state["average"])
-    if fit.engine.objective.criterion is not None and state["criterion"] is not None:
-        _load_criterion(strategy, fit.engine.objective.criterion, state["criterion"])
-    own = state.get("strategy", {}).get(strategy.name)
-    if own:
+    if scaler is not None and state["scaler"] is not None:
+        scaler.load_state_dict(state["scaler"])
+    if own := state["strategy"].get(strategy.name):
         strategy.load_extra_state(own)
     fit.callbacks.load_state_dict(state["callbacks"])
+    for optimizer in fit.parts.optimizers:
+        optimizer._opt_called = True  # it did step: a schedule that moves first is no mistake
+
+
+def _load_own(fit: Fit, reader: Reader, progress: Mapping[str, Any]) -> None:
+    """This rank's generators, and what was measured since the last log; other ranks share that out."""
+    session, before = fit.engine.session, progress["world_size"]
+    here = session.world
+    blobs = [reader.blob(f"rank.{rank}") for rank in range(here.rank, before, here.size)]
+    for blob in blobs:
+        fit.meter.load_state(blob["window"])
+    if here.size == before:
+        set_random_state(blobs[0]["random"])
+    else:
+        seed_rank(mixed_seed(session.seed, progress["step"]), here.rank)
+
+
+def _set_position(trainer: Trainer, fit: Fit, progress: Mapping[str, Any]) -> None:
+    """Skip what was seen: in samples, so that another number of ranks goes on at the same place."""
+    state, between = fit.state, progress["closing"] == "done"
+    state.epoch, state.step, state.closing = (
+        progress["epoch"], progress["step"], progress["closing"],
+    )  # fmt: skip
+    state.first_step = fit.parts.steps_done = state.step
+    state.seen_before = progress["samples"]
+    state.batch = progress["position"]["batches"]
+    fit.start_batch = 0 if between else state.batch
+    trainer._resumed_sums = {} if between else progress["epoch_sums"]
+    state.total_steps = _total_steps(trainer, fit)
+
+
+def _total_steps(trainer: Trainer, fit: Fit) -> int | None:
+    """Steps in all, those before the resumption as they were, the others with the present batch."""
+    state, feed, config = fit.state, fit.feed, trainer.config
+    known = [config.max_steps] if config.max_steps is not None else []
+    if feed.batches is not None and config.last_epoch is not None:
+        this = feed.batches_of(state.epoch) or 0
+        left = 0 if state.closing == "done" else this - fit.start_batch
+        epochs = max(0, config.last_epoch - state.epoch)
+        steps = math.ceil(left / config.accumulate) + epochs * math.ceil(
+            feed.batches / config.accumulate
+        )
+        known.append(state.step + steps)
+    return min(known, default=None)
 
 
 def _scale_again(fit: Fit, before: float) -> None:
@@ -126,66 +197,10 @@ def _lr_factor(fit: Fit) -> float:
     return factors[0] if factors else 1.0
 
 
-def _set_position(fit: Fit, progress: dict[str, Any]) -> None:
-    """Skip what was seen: in samples, so that another number of ranks goes on at the same place."""
-    state = fit.state
-    state.epoch, state.step = progress["epoch"], progress["step"]
-    state.first_step = fit.parts.steps_done = state.step
-    state.closing = progress["closing"]
-    before, now = progress["global_batch"], fit.feed.global_batch
-    skip = 0 if state.closing == "done" else progress["batch"]
-    if skip and skip == progress["batches"] and fit.feed.batches is not None:
-        skip = fit.feed.batches  # all of them, however many there are now
-    elif skip and before and now and before != now:
-        if skip * before % now:
-            raise UsageError(
-                f"The checkpoint stands at sample {skip * before} of epoch {state.epoch}, which is "
-                f"no multiple of the present global batch of {now}.\n"
-                f"Use a global batch that divides it, such as {before}."
-            )
-        skip = skip * before // now
-    fit.start_batch = skip
-
-
-def _criterion_state(fit: Fit) -> dict[str, Any] | None:
-    """What the criterion learned or keeps, whole; collective where it is sharded."""
+def _criterion_entries(fit: Fit) -> dict[str, Any] | None:
+    """What the criterion learns or keeps, live."""
     criterion = fit.engine.objective.criterion
-    if criterion is None:
-        return None
-    entries = criterion.state_dict(keep_vars=True)
-    return {name: fit.engine.strategy._on_cpu(value) for name, value in entries.items()}
-
-
-def _load_criterion(strategy: Strategy, criterion: nn.Module, saved: dict[str, Any]) -> None:
-    entries = criterion.state_dict(keep_vars=True)
-    with torch.no_grad():
-        strategy._assign([(value, saved[name]) for name, value in entries.items()])
-
-
-def _average_state(fit: Fit) -> dict[str, Any] | None:
-    """The averaged weights whole, like the model's own."""
-    if fit.parts.average is None:
-        return None
-    with fit.parts.average.applied():
-        return dict(fit.engine.strategy.model_state())
-
-
-def _load_average(fit: Fit, saved: dict[str, Any]) -> None:
-    """Through the model itself, which knows how its parts are shared out."""
-    average, strategy = fit.parts.average, fit.engine.strategy
-    assert average is not None
-    present = strategy.model_state()
-    strategy.load_model_state(saved)
-    average.restart()
-    strategy.load_model_state(present)
-
-
-def _gathered(own: Any, size: int) -> list[Any]:
-    if size == 1:
-        return [own]
-    every: list[Any] = [None] * size
-    dist.all_gather_object(every, own)
-    return every
+    return None if criterion is None else dict(criterion.state_dict(keep_vars=True))
 
 
 def _plain(value: Any) -> Any:

@@ -33,13 +33,15 @@ def random_state() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "python": [version, list(words), gauss],
+        "python": [version, torch.tensor(words), gauss],
     }
     if "numpy" in sys.modules:
         import numpy
 
-        kind, keys, *rest = numpy.random.get_state()
-        state["numpy"] = [str(kind), [int(key) for key in keys], *(float(each) for each in rest)]
+        found: Any = numpy.random.get_state()
+        kind, keys, *rest = found
+        numbers = torch.from_numpy(keys.astype(numpy.int64))
+        state["numpy"] = [str(kind), numbers, *(float(each) for each in rest)]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
@@ -49,11 +51,12 @@ def set_random_state(state: dict[str, Any]) -> None:
     """Continue with the numbers that would have come next."""
     torch.set_rng_state(state["torch"])
     version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
+    random.setstate((version, tuple(words.tolist()), gauss))
     if "numpy" in state and "numpy" in sys.modules:
         import numpy
 
         kind, keys, position, has_gauss, gauss = state["numpy"]
-        numpy.random.set_state((kind, keys, int(position), int(has_gauss), gauss))
+        words = keys.numpy().astype(numpy.uint32)
+        numpy.random.set_state((kind, words, int(position), int(has_gauss), gauss))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])

@@ -2,42 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allranks.errors import UsageError
-from allranks.runs.files import write_json
-from allranks.train import checkpoint, resuming
+from allranks.checkpoint.store import Store
+from allranks.data.agree import gathered
+from allranks.errors import Interrupted
+from allranks.leaving.deadline import shared
+from allranks.runs.files import read_json, write_json
 from allranks.train import loggers as sinks
+from allranks.train import resuming
 from allranks.train.assembly import make_fit
 from allranks.train.callbacks.base import Callbacks
-from allranks.train.folder import script_name, write_settings
+from allranks.train.finding import find, note_finished
+from allranks.train.folder import checkpoint_folder, lost_attempt, script_name, write_settings
 from allranks.train.loggers.base import Loggers, RunInfo
+from allranks.train.loggers.undo import lines_there
 from allranks.train.loop import Fit, Loop
 from allranks.train.refusals import check_fit
-from allranks.train.session import share_object, share_result
+from allranks.train.saving import Saving
+from allranks.train.session import share_result
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer
 
 
 @contextmanager
-def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Loop]:
-    """All that `fit` needs; loggers, bar and workers are closed however it ends."""
+def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Loop | None]:
+    """All that `fit` needs; loggers, bar and workers are closed however it ends.
+
+    None where the training had finished before: its state is loaded, and there is nothing to do.
+    """
     engine = trainer.engine()
     feed = engine.feed(train, training=True)
     val_feed = None if val is None else engine.feed(val, training=False)
     check_fit(trainer, feed, val_feed)
     fit = make_fit(trainer, engine, feed, val_feed)
-    resumed = resuming.resume(trainer, fit)
-    _open_sink(trainer, resumed=resumed)
-    if trainer.world.is_main:
-        _greet(trainer, fit, resumed)
+    store = Store(checkpoint_folder(trainer.folder))
+    begun = Begun.before(store) if trainer.world.is_main else Begun()
+    trainer._saving = Saving(trainer, fit, store)
+    if trainer.config.checkpoint:
+        trainer._saving.take_over({"logged": begun.logged})
+    gone_on = _resume(trainer, fit, store, train, val)
     trainer._loop = loop = Loop(trainer, fit)
-    with _watched(trainer, fit):
+    if gone_on is not None and gone_on.is_over:
+        with _unwatched(trainer, fit, gone_on):
+            yield None
+        return
+    logged = begun.logged if begun.was_there else None
+    if gone_on is not None and gone_on.own:
+        logged = gone_on.logged
+    _open_sink(trainer, resumed=gone_on is not None or begun.was_there, logged=logged)
+    if trainer.world.is_main:
+        _greet(trainer, fit, gone_on is not None)
+        _note_start(fit)
+    with loop.watching(), _watched(trainer, fit):
         yield loop
+
+
+@dataclass(frozen=True)
+class GoneOn:
+    """A training that goes on from a checkpoint; its files are closed again."""
+
+    path: Path
+    own: bool
+    is_over: bool
+    logged: Mapping[str, int]
+
+
+def _resume(trainer: Trainer, fit: Fit, store: Store, train: Any, val: Any) -> GoneOn | None:
+    """Take up the checkpoint that is meant, if there is one. Collective."""
+    found = find(trainer, store)
+    if found is None:
+        return None
+    resuming.misfits(fit, found.reader, found.state)
+    _keep_seed(trainer, fit, found.state["progress"]["seed"], train, val)
+    resuming.load(trainer, fit, found.reader, found.state)
+    over = gathered(found.is_over(trainer.config), trainer.world.size)[0]
+    if trainer.world.is_main and not over:
+        note_finished(store.folder, False)
+    return GoneOn(found.reader.path, found.own, over, found.state["progress"]["logged"])
+
+
+def _keep_seed(trainer: Trainer, fit: Fit, seed: int, train: Any, val: Any) -> None:
+    """The data goes on in the order that the training began with, whatever the seed is now."""
+    engine = fit.engine
+    if seed == engine.session.seed:
+        return
+    if trainer.config.seed is not None:
+        trainer.say(f"seed={trainer.config.seed}: the training began with {seed}, which stays.")
+    engine.session = replace(engine.session, seed=seed)
+    _close_feeds(fit)
+    fit.feed = engine.feed(train, training=True)
+    fit.val_feed = None if val is None else engine.feed(val, training=False)
+    fit.parts.total_of = fit.feed.total_of
+    trainer._remake_step(fit)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Whether an earlier attempt began this fit, and what the loggers' files held before it."""
+
+    was_there: bool = False
+    logged: Mapping[str, int] | None = None
+
+    @classmethod
+    def before(cls, store: Store) -> Begun:
+        """From the note of the last owner; a first start counts the lines that are there."""
+        known = read_json(store.folder / "owner.json").get("logged")
+        if isinstance(known, dict):
+            return cls(True, known)
+        return cls(False, lines_there(store.folder.parent))
+
+
+def _note_start(fit: Fit) -> None:
+    state = fit.state
+    shared().notes.note(
+        first_step=state.step, step=state.step, began=time.time(),
+        total_steps=state.total_steps, outcome="running", reason="",
+    )  # fmt: skip
+
+
+@contextmanager
+def _unwatched(trainer: Trainer, fit: Fit, found: GoneOn) -> Iterator[None]:
+    """A training that had finished: nothing is trained, and what follows `fit` finds its results."""
+    state = fit.state
+    trainer.say(
+        f"This training had finished at step {state.step}, epoch {state.epoch}: {found.path} is "
+        "loaded and nothing is trained. Give more epochs or max_steps to go on."
+    )
+    if trainer.world.is_main:
+        _note_start(fit)
+        shared().notes.note(saved_step=state.step, outcome="finished")
+    try:
+        yield
+    finally:
+        _close_feeds(fit)
 
 
 def _greet(trainer: Trainer, fit: Fit, resumed: bool) -> None:
@@ -75,26 +179,47 @@ def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
         callbacks.state_dict()  # what cannot be saved is told now and not after hours
         yield
         status = "stopped" if trainer.stop_reason else "finished"
-        if config.checkpoint and not config.checkpoint_best_only:
-            trainer.save_checkpoint("last")
+        _save_last(trainer)
         callbacks.fire("fit_end", trainer)
         if trainer._extras:  # logged after the last step
             trainer._write({}, kind="epoch")
+    except Interrupted:
+        status = "interrupted"
+        raise
     except BaseException as error:
         callbacks.fire("exception", trainer, error)
         raise
     finally:
+        if trainer._saving is not None:
+            trainer._saving.close()
         if trainer._bar is not None:
             trainer._bar.stop()
             trainer._bar = None
         trainer._sink.close(status)
         if trainer.world.is_main:
             _draw(trainer)
-        for each in (fit.feed, fit.val_feed):
-            if each is not None:
-                each.close()
+        _close_feeds(fit)
+    if trainer.world.is_main:
+        shared().notes.note(step=fit.state.step, outcome="finished")
     if trainer.stop_reason:
         trainer.say(f"stopped after step {trainer.step}: {trainer.stop_reason}")
+
+
+def _save_last(trainer: Trainer) -> None:
+    """The end of the training, on the disk before anything else is done."""
+    saving, config = trainer._saving, trainer.config
+    assert saving is not None
+    if config.checkpoint and not config.checkpoint_best_only:
+        saving.save(None, wanted=True, finished=True)
+    saving.finish()
+    if config.checkpoint_best_only and trainer.world.is_main:
+        note_finished(saving.folder)
+
+
+def _close_feeds(fit: Fit) -> None:
+    for each in (fit.feed, fit.val_feed):
+        if each is not None:
+            each.close()
 
 
 @contextmanager
@@ -110,7 +235,7 @@ def passing(trainer: Trainer, kind: str) -> Iterator[None]:
         trainer._sink.close("finished")
 
 
-def _open_sink(trainer: Trainer, *, resumed: bool) -> None:
+def _open_sink(trainer: Trainer, *, resumed: bool, logged: Mapping[str, int] | None = None) -> None:
     config = trainer.config
     trainer._sink = Loggers([])
     made: list[Any] = []
@@ -123,29 +248,8 @@ def _open_sink(trainer: Trainer, *, resumed: bool) -> None:
         strategy = trainer.engine().strategy
         if settings := strategy.settings():
             write_json(trainer.folder / f"{strategy.name}.json", settings)
-        trainer._sink.start(
-            RunInfo(trainer.folder, name, dict(config.hyperparams), resumed, trainer.world.size)
-        )
-
-
-def save(trainer: Trainer, name: str) -> Path | None:
-    """Gather the whole state (collective) and write it on rank 0."""
-    loop = trainer._loop
-    if loop is None:
-        raise UsageError("save_checkpoint works during and after fit().")
-    state = resuming.snapshot(trainer, loop.fit)
-    path = None
-    if trainer.world.is_main:
-        kept = checkpoint.Checkpoints(trainer.folder, trainer.config.checkpoint_keep)
-        try:
-            path = kept.write(name, state)
-        # torch.save tells of a full disk by a RuntimeError of its own.
-        except (OSError, RuntimeError) as error:  # it must not end a training that can go on
-            trainer.say(
-                f"WARNING: the checkpoint '{name}' could not be written: {error}. The ones before it "
-                "are intact and training goes on."
-            )
-    session = loop.fit.engine.session
-    if share_object(path is not None, session.world, session.device):
-        loop.fit.callbacks.fire("checkpoint", trainer)
-    return path
+        run = RunInfo(
+            trainer.folder, name, dict(config.hyperparams), resumed, trainer.world.size,
+            trainer.step, logged, lost_attempt(trainer.folder),
+        )  # fmt: skip
+        trainer._sink.start(run)

@@ -24,7 +24,8 @@ class State:
     """What the progress bar shows."""
     started: float = field(default_factory=time.perf_counter)
     closing: str = "done"
-    """How far the epoch's end has come: "" in its batches, "validated", "done"."""
+    """How far the epoch's end has come: "" in its batches, "written" (its metrics), "validated",
+    "done"; "validating" where a validation between its batches was broken off."""
     phase: str = "train"
     device: torch.device | None = None
     samples_per_step: int = 0
@@ -32,7 +33,10 @@ class State:
     first_step: int = 0
     """Where this process began: not 0 after a resumption."""
 
+    seen_before: int = 0
+    """Samples that were seen before a resumption, perhaps in other batches."""
+
     @property
     def samples(self) -> int:
         """Samples that this training has seen, over all ranks."""
-        return self.step * self.samples_per_step
+        return self.seen_before + (self.step - self.first_step) * self.samples_per_step

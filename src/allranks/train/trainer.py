@@ -34,6 +34,7 @@ from allranks.train.state import State
 
 if TYPE_CHECKING:
     from allranks.train.progress import Progress
+    from allranks.train.saving import Saving
 
 
 class Trainer(Callback):
@@ -93,6 +94,8 @@ class Trainer(Callback):
         self._extras: dict[str, Any] = {}
         self._stop_agreed = False
         self._loop: Loop | None = None
+        self._saving: Saving | None = None
+        self._resumed_sums: dict[str, tuple[float, float]] = {}
 
     # -- what users call
 
@@ -105,7 +108,8 @@ class Trainer(Callback):
         self.stop_reason, self._stop_agreed = "", False
         with stage.fitting(self, train, val) as loop:
             try:
-                loop.run()
+                if loop is not None:
+                    loop.run()
             except TypeError as error:
                 raise explained(error, self.loss_fn) from error
         return self.model, self.optimizer
@@ -128,9 +132,7 @@ class Trainer(Callback):
             feed.close()
 
     def stop(self, reason: str = "asked to") -> None:
-        """End training after the present step; several ranks agree on it at the next log step (on
-        GPUs, whose numbers are read one log step late, at the one after).
-        """
+        """End training after the present step; several ranks agree on one about two seconds later."""
         self.stop_reason = self.stop_reason or reason
         if self._loop is not None:
             self._loop.hurry()
@@ -151,9 +153,15 @@ class Trainer(Callback):
         else:
             print(text, flush=True)
 
-    def save_checkpoint(self, name: str) -> Path | None:
-        """Save everything that `resume` needs; all ranks must call it. The path on rank 0."""
-        return stage.save(self, name)
+    def save_checkpoint(self, name: str | None = None) -> Path | None:
+        """Save everything that `resume` needs; all ranks must call it. The path on rank 0.
+
+        It is written while training goes on. ``name`` is a link to it, and what is named stays; without
+        one it is a periodic checkpoint, left out while the one before is still being written.
+        """
+        if self._saving is None:
+            raise UsageError("save_checkpoint works during and after fit().")
+        return self._saving.save(name, wanted=name is not None)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -224,6 +232,13 @@ class Trainer(Callback):
     def device(self) -> torch.device:
         """Where the model is."""
         return self.engine().session.device
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the last fit's checkpoints: ``TrainConfig(resume=str(trainer.checkpoints))``."""
+        if self._saving is None:
+            raise UsageError("trainer.checkpoints is known from fit() on.")
+        return self._saving.folder
 
     @property
     def optimizers(self) -> list[Any]:
@@ -320,6 +335,14 @@ class Trainer(Callback):
         self._sink.log(numbers, step=at, epoch=where, kind=kind)
         if self._loop is not None and self._loop.fit.callbacks.has("log"):
             self._loop.fit.callbacks.fire("log", self, numbers)
+
+    def _settle_metrics(self) -> None:
+        """Before a save: numbers that were sent off are read and written down."""
+        if self._loop is not None:
+            self._loop._recorder.settle()
+
+    def _epoch_sums(self) -> dict[str, tuple[float, float]]:
+        return {} if self._loop is None else self._loop._recorder.sums
 
     def _agree_to_stop(self) -> None:
         """Every rank comes here at the same step."""

@@ -19,14 +19,23 @@
 set -eo pipefail
 
 # --- Folder ------------------------------------------------------------------
-export ALLRANKS_RUN_DIR="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
-mkdir -p "$ALLRANKS_RUN_DIR/attempts"
+run_folder=${ALLRANKS_GO_ON_IN:-"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"}
+mkdir -p "$run_folder/attempts"
+cp -n "$0" "$run_folder/job.sh"  # to submit it again
+finished=$run_folder/finished
+if [[ -e $finished ]]; then
+  echo "This run has finished already; nothing is left to do." >&2
+  exit 0
+fi
+export ALLRANKS_RUN_DIR=$run_folder
+end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null || true)}
+if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
 attempt=1  # mkdir decides between array tasks that start at the same time
-until mkdir "$ALLRANKS_RUN_DIR/attempts/$attempt" 2>/dev/null; do
-  if [[ ! -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; then break; fi  # it says why below
+until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
+  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
   attempt=$((attempt + 1))
 done
-export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt
+export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
 mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
 TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}\n' \
   "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" srun "$SLURM_JOB_NODELIST" \
@@ -73,11 +82,68 @@ export WORLD_SIZE=8 LOCAL_WORLD_SIZE=4
 # --- allranks on the nodes ---------------------------------------------------
 # A log per rank, the first error last, CPUs near the GPUs.
 export ALLRANKS_LAUNCHER=srun ALLRANKS_BIND=auto
-export PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$run_folder/lib${PYTHONPATH:+:$PYTHONPATH}"
 export ALLRANKS_AGENT=on
 if ! python -c 'import allranks.agent' 2>/dev/null; then
   echo "allranks is not installed in this environment: the job runs without it." >&2
   ALLRANKS_AGENT=off
+fi
+
+# --- What follows an attempt -------------------------------------------------
+policy=(--requeue --max-attempts=100 --max-fruitless=3 --restarts=0)
+job=$SLURM_JOB_ID
+decide() {  # sets next, what follows this attempt, and code, to leave with if nothing does
+  local facts answer
+  facts=$(scontrol show job -o "$job" 2>/dev/null || true)
+  answer=$(scontrol show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |
+    python -m allranks.agent after "$ALLRANKS_ATTEMPT_DIR" "$code" \
+      "${policy[@]}" --nodes --job "$facts" "$@" | tail -n 1) || true
+  if [[ $answer =~ ^([a-z]+)\ ([0-9]+)$ ]]; then
+    next=${BASH_REMATCH[1]} code=${BASH_REMATCH[2]}
+    return 0
+  fi
+  TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
+  next=stop  # the rest is for nodes without allranks: on while the ranks leave on purpose
+  if [[ ! -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then
+    if ((code == 0)); then next="done"; fi
+  elif ((attempt < 100)) && [[ $facts == *JobState=RUNNING* ]]; then
+    next=requeue
+  else
+    code=75
+  fi
+}
+go_on() {  # the job back into the queue; where Slurm refuses, a new one after this one
+  if [[ $next == requeue ]] && scontrol requeue "$job"; then return 0; fi
+  if [[ $(scontrol show job -o "$job" 2>/dev/null) =~ Restarts=([0-9]+) ]] &&
+    ((BASH_REMATCH[1] > ${SLURM_RESTART_COUNT:-0})); then return 0; fi  # it is there already
+  resubmit
+}
+resubmit() {
+  local new options=(--parsable --dependency="afterany:$job")
+  if [[ -e $run_folder/excluded ]]; then
+    options+=(--exclude="$(<"$run_folder/excluded")")  # nodes that failed twice
+  fi
+  new=$(
+    options+=(--chdir="$SLURM_SUBMIT_DIR")
+    for name in "${!SLURM@}" ALLRANKS_DEADLINE; do  # nothing of this job goes along
+      if [[ $name != SLURM_CONF ]]; then unset "$name"; fi
+    done
+    ALLRANKS_GO_ON_IN=$run_folder sbatch "${options[@]}" "$run_folder/job.sh"
+  ) || return 1
+  echo "${new%%;*}" >>"$run_folder/resubmitted"
+  echo "allranks: job ${new%%;*} goes on when this one has ended." >&2
+}
+settle() {  # Slurm ends the job: KILL follows, so the way back is taken before the ranks have left
+  passed=1 told=1
+  local code=143
+  decide --told --early
+  if [[ $next == requeue || $next == resubmit ]] && go_on; then settled=1; fi
+}
+if ((attempt > 1)); then  # was the one before it killed, and are these nodes to be trusted
+  answer=$(scontrol show node -o 2>/dev/null |
+    python -m allranks.agent before "$ALLRANKS_ATTEMPT_DIR" "${policy[@]}" --nodes | tail -n 1) || true
+  if [[ $answer == stop* ]]; then exit "${answer#stop }"; fi
+  if [[ $answer == avoid ]] && resubmit; then exit 0; fi
 fi
 
 # --- What every task runs ----------------------------------------------------
@@ -96,16 +162,20 @@ export -f task
 
 # --- Launch ------------------------------------------------------------------
 code=0
+next='' told='' settled=0
 srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task &
 launch=$!
 trap 'passed=1; kill -USR1 "$launch"' USR1  # srun passes it on to every task
+trap settle TERM
 passed=1
 while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait
 
 # --- End ---------------------------------------------------------------------
-if ((code != 0)) && [[ $ALLRANKS_AGENT == on ]]; then  # show the first error, leave with its code
-  first=$(python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
-  if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi
+if ((settled)); then exit 0; fi
+decide ${told:+--told}
+if [[ $next == "done" ]]; then touch "$finished"; fi
+if [[ $next == requeue || $next == resubmit ]]; then
+  trap '' TERM  # Slurm sends it when it takes the job back
+  if go_on; then code=0; else code=75; fi
 fi
-TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
 exit "$code"

@@ -16,14 +16,22 @@
 set -eo pipefail
 
 # --- Folder ------------------------------------------------------------------
-export ALLRANKS_RUN_DIR="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
-mkdir -p "$ALLRANKS_RUN_DIR/attempts"
+run_folder="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
+mkdir -p "$run_folder/attempts"
+finished=$run_folder/finished
+if [[ -e $finished ]]; then
+  echo "This run has finished already; nothing is left to do." >&2
+  exit 0
+fi
+export ALLRANKS_RUN_DIR=$run_folder
+end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null || true)}
+if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
 attempt=1  # mkdir decides between array tasks that start at the same time
-until mkdir "$ALLRANKS_RUN_DIR/attempts/$attempt" 2>/dev/null; do
-  if [[ ! -e $ALLRANKS_RUN_DIR/attempts/$attempt ]]; then break; fi  # it says why below
+until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
+  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
   attempt=$((attempt + 1))
 done
-export ALLRANKS_ATTEMPT_DIR=$ALLRANKS_RUN_DIR/attempts/$attempt
+export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
 mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
 TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}\n' \
   "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" torchrun "$SLURM_JOB_NODELIST" \
@@ -73,7 +81,7 @@ export WORLD_SIZE=8 LOCAL_WORLD_SIZE=4
 # --- allranks on the nodes ---------------------------------------------------
 # A log per rank, the first error last, CPUs near the GPUs.
 export ALLRANKS_LAUNCHER=torchrun ALLRANKS_BIND=auto
-export PYTHONPATH="$ALLRANKS_RUN_DIR/lib${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$run_folder/lib${PYTHONPATH:+:$PYTHONPATH}"
 export ALLRANKS_AGENT=on
 if ! python -c 'import allranks.agent' 2>/dev/null; then
   echo "allranks is not installed in this environment: the job runs without it." >&2
@@ -88,10 +96,12 @@ task() {
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
   local is_host=$((NODE_RANK == 0))
+  # Slurm signals every process. Ranks may want to save then, and a launcher would end them before
+  # they have: it hears nothing (deaf), and allranks around each rank lets the signals through.
   trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.agent rank --); fi
-  exec torchrun \
+  exec "${rank[@]:0:3}" ${rank[0]:+deaf --} torchrun \
     --nnodes 2 --nproc-per-node 4 \
     --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$endpoint" \
     --rdzv-conf=is_host="$is_host" \
@@ -104,6 +114,8 @@ code=0
 srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 bash -c task || code=$?
 
 # --- End ---------------------------------------------------------------------
+if ((code == 0)) && [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code=75; fi  # saved, not finished
+if ((code == 0)); then touch "$finished"; fi
 if ((code != 0)) && [[ $ALLRANKS_AGENT == on ]]; then  # show the first error, leave with its code
   first=$(python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
   if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from allranks.checkpoint.plan import Stretch
 from allranks.errors import UsageError
 from allranks.strategies.gradients import broadcast_tensors
 
@@ -55,6 +56,52 @@ class Pieces:
         with gather([parameter]):
             return parameter.detach().clone()
 
+    def held(self, parameter: Any) -> Any:
+        """What of a parameter this rank holds: all of it, or its Stretch; fp32 where there is such a copy."""
+        if self._in_files:
+            return self.get(
+                parameter
+            )  # a partition that is not in memory: gathered, so that it can be saved
+        if id(parameter) in self._masters:
+            return self._masters[id(parameter)].detach()
+        short = parameter.dtype in (torch.bfloat16, torch.float16)
+        if self._is_split(parameter) and (short or hasattr(parameter, "ds_id")):
+            return self._stretch(parameter, self._flat(parameter).detach())
+        if hasattr(parameter, "ds_id"):  # not trained: no optimizer knows it
+            part, start = (
+                parameter.ds_tensor.detach(),
+                self._rank_in(parameter) * parameter.ds_tensor.ds_numel,
+            )
+            count = max(0, min(part.numel(), parameter.ds_numel - start))
+            return Stretch(part.flatten()[:count], tuple(parameter.ds_shape), start if count else 0)
+        return parameter.detach()
+
+    def _stretch(self, parameter: Any, flat: Tensor) -> Stretch:
+        """This rank's row of a parameter, or of a state beside it, out of the flat tensor."""
+        shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
+        if self.stage == 3:
+            _, own, size = self._place(parameter)
+            start = self._rank_in(parameter) * size
+            count = max(0, min(size, parameter.ds_numel - start))  # the last may be short
+        elif parameter._hp_mapping is None:
+            own = start = count = 0
+        else:
+            inside, mine = (
+                parameter._hp_mapping.lp_fragment_address,
+                parameter._hp_mapping.hp_fragment_address,
+            )
+            own, start, count = mine.start, inside.start, inside.numel
+        return Stretch(flat.narrow(0, own, count), shape, start if count else 0)
+
+    def _rank_in(self, parameter: Any) -> int:
+        return int(self._outer._get_param_partition_rank(parameter))
+
+    @property
+    def _in_files(self) -> bool:
+        return bool(getattr(self._outer, "swap_optimizer", False)) or bool(
+            getattr(self._outer, "params_in_nvme_and_cpu", False)
+        )
+
     def set(self, parameter: Any, source: Tensor | None) -> None:
         """Rank 0's values everywhere, also in the fp32 copy. Collective."""
         self._refuse_files()
@@ -90,6 +137,19 @@ class Pieces:
         kept = self.optimizer.state.get(self._flat(parameter), {})
         return {
             key: self._whole_state(parameter, key, value) if _is_large(value) else value
+            for key, value in kept.items()
+        }
+
+    def held_state(self, parameter: Any) -> dict[str, Any]:
+        """What of the optimizer's state of a parameter this rank holds."""
+        if self._in_files:
+            return self.state(parameter)
+        if not parameter.requires_grad or id(parameter) not in self._group_of:
+            return {}
+        kept = self.optimizer.state.get(self._flat(parameter), {})
+        split = self._is_split(parameter)
+        return {
+            key: self._stretch(parameter, value) if split and _is_large(value) else value
             for key, value in kept.items()
         }
 
@@ -162,7 +222,7 @@ class Pieces:
         numbers = whole.detach().flatten()
         if self.stage == 3:
             _, start, count = self._place(parameter)
-            rank = self._outer._get_param_partition_rank(parameter)
+            rank = self._rank_in(parameter)
             numbers = numbers[rank * count : (rank + 1) * count]  # the last may be short
             flat.data.narrow(0, start, numbers.numel()).copy_(numbers)
         elif parameter._hp_mapping is not None:

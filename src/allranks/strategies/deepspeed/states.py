@@ -31,35 +31,45 @@ class InPieces(OverRanks):
         gathered: AbstractContextManager[None] = gather([*self.model.parameters()])
         return gathered
 
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The optimizer's whole state by parameter name, on rank 0; {} elsewhere. Collective."""
+    def model_tensors(self) -> dict[str, Any]:
+        """The model's live state by the user's names, as this rank holds it: fp32 where there is."""
+        return {
+            name: self._pieces.held(value)
+            if isinstance(value, nn.Parameter)
+            else self.of_rank_0(value)
+            for name, value in self._entries().items()
+        }
+
+    def optimizer_tensors(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The optimizer's live state likewise."""
         names = self._names(optimizer)
-        kept: dict[str, Any] = {}
-        for name, parameter in self._owners(names).items():
-            found = self._pieces.state(parameter)
-            if found and self.world.is_main:
-                kept[name] = {key: _copied(value) for key, value in found.items()}
-        if not self.world.is_main:
-            return {}
+        held = {name: self._pieces.held_state(p) for name, p in self._owners(names).items()}
         groups = [
             {**{key: value for key, value in group.items() if key != "params"}, "params": [*mine]}
             for group, mine in zip(optimizer.param_groups, names, strict=True)
         ]
-        return {"state": kept, "param_groups": groups}
+        state = {name: each for name, each in held.items() if each}
+        return {"kind": states.kind_of(optimizer), "state": state, "param_groups": groups}
 
-    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-        """Take rank 0's `optimizer_state`, whichever strategy made it. Collective."""
-        names = self._names(optimizer)
-        skeleton = self._outline(state, names)
-        owners = self._owners(names)
-        for name in [name for name in skeleton["state"] if name in owners]:
-            for key, value in skeleton["state"][name].items():
-                if isinstance(value, states.Stub):
-                    source = state["state"][name][key] if self.world.is_main else None
-                    value = self._pieces.spread(source, value.shape, value.dtype)
+    def load_optimizer(
+        self, optimizer: Optimizer, saved: Mapping[str, Any], source: states.Source
+    ) -> None:
+        """Take a saved optimizer, whichever strategy it was saved under. Collective."""
+        owners = self._owners(self._names(optimizer))
+        main = self.world.is_main
+
+        def whole(key: str) -> Tensor:
+            read = source.tensor(key) if main else None
+            spread: Tensor = self._pieces.spread(read, source.shape(key), source.dtype(key))
+            return spread
+
+        for name in [name for name in saved["state"] if name in owners]:
+            for key, note in saved["state"][name].items():
+                value = states.put_together(note, whole)  # one tensor at a time
                 if owners[name].requires_grad:
                     self._pieces.set_state(owners[name], key, value)
-        states.apply_group_options(optimizer, skeleton["param_groups"])
+        groups = states.put_together(saved["param_groups"], whole)
+        states.apply_group_options(optimizer, groups)
 
     def extra_state(self) -> dict[str, Any]:
         """The schedule of the configuration and fp16's loss scale."""
@@ -96,12 +106,9 @@ class InPieces(OverRanks):
             value = self._pieces.get(value)
         return super()._on_cpu(value)
 
-    def _assign(self, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-        super()._assign([pair for pair in pairs if not isinstance(pair[0], nn.Parameter)])
-        for target, source in pairs:
+    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: states.Source) -> None:
+        plain = [pair for pair in pairs if not isinstance(pair[0], nn.Parameter)]
+        super()._assign(plain, source)
+        for target, key in pairs:
             if isinstance(target, nn.Parameter):
-                self._pieces.set(target, source)
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+                self._pieces.set(target, source.tensor(key) if self.world.is_main else None)

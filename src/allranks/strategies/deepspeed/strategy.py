@@ -143,14 +143,14 @@ class DeepSpeed(InPieces):
         groups = (
             [[*group["params"]] for group in optimizer.param_groups] if optimizer else [trained]
         )
-        before = self._state_before(optimizer)
+        before, kept = self._state_before(optimizer)
         if self._precision in HALF:
             compute_in(self.model, HALF[self._precision], self.device.type)
         self._start(deepspeed, target, optimizer, trained)
         self._groups = groups
         self._adopt(self._engine.basic_optimizer)
         if before:
-            self.load_optimizer_state(self.optimizers[0], before)
+            self.load_optimizer(self.optimizers[0], before, states.InMemory(kept))
         return self._engine
 
     def _start(
@@ -181,13 +181,15 @@ class DeepSpeed(InPieces):
     def _clips(self) -> bool:
         return self._stage == 0 and self._precision not in HALF
 
-    def _state_before(self, optimizer: Any) -> dict[str, Any]:
+    def _state_before(self, optimizer: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What an optimizer that has already stepped knows: DeepSpeed would forget it."""
+        kept: dict[str, Tensor] = {}
         if optimizer is None or not optimizer.state:
-            return {}
+            return {}, kept
         names = states.optimizer_names(optimizer, self.model, self.objective)
         named = states.name_optimizer_state(optimizer, names)
-        return states.walk(named, lambda value, _: value.detach().clone())
+        tree = states.taken_apart(named, "before", kept, counters=True)
+        return tree, {key: value.clone() for key, value in kept.items()}
 
     def _adopt(self, optimizer: Any) -> None:
         if len(optimizer.param_groups) != len(self._groups):

@@ -7,7 +7,7 @@
         log                             metrics are written
         val_start  val_end              validation
       epoch_end
-      checkpoint                        one was saved
+      checkpoint                        one is on the disk
     fit_end
     test_start  test_end
     exception                           the training fails with an error
@@ -68,7 +68,9 @@ class Callback:
         """``trainer.metrics`` has the epoch's values; validation, if it was due, is done."""
 
     def on_checkpoint(self, trainer: TrainerView) -> None:
-        """A checkpoint was saved."""
+        """A checkpoint is on the disk. It is written beside the training, so this comes at the next save
+        or at the end; with ``checkpoint_async=False`` at once.
+        """
 
     def on_fit_end(self, trainer: TrainerView) -> None:
         """After the last step, however it came to be the last."""

@@ -20,7 +20,7 @@ class SaveBest(BestTracker):
 
 
 class SaveEvery(Callback):
-    """Saves "epoch-3" after every so many epochs, "step-500" after every so many steps."""
+    """Saves after every so many epochs or steps; the latest ``checkpoint_keep`` of them stay."""
 
     def __init__(self, epochs: int | None = None, steps: int | None = None) -> None:
         if epochs is None and steps is None:
@@ -37,8 +37,8 @@ class SaveEvery(Callback):
 
     def on_step_end(self, trainer: TrainerView) -> None:
         if self.steps is not None and trainer.step % self.steps == 0:
-            trainer.save_checkpoint(f"step-{trainer.step}")
+            trainer.save_checkpoint()
 
     def on_epoch_end(self, trainer: TrainerView) -> None:
         if self.epochs is not None and trainer.epoch % self.epochs == 0:
-            trainer.save_checkpoint(f"epoch-{trainer.epoch}")
+            trainer.save_checkpoint()

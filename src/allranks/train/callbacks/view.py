@@ -80,5 +80,5 @@ class TrainerView(Protocol):
     def say(self, text: str) -> None:
         """Print a line on rank 0, without breaking the progress bar."""
 
-    def save_checkpoint(self, name: str) -> Any:
-        """Save under this name; call it on every rank."""
+    def save_checkpoint(self, name: str | None = None) -> Any:
+        """Save, under this name if one is given; call it on every rank."""

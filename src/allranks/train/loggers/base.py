@@ -28,6 +28,12 @@ class RunInfo:
     """Whether this continues a run: a logger then adds to what is there."""
     world_size: int
     """How many ranks train."""
+    step: int = 0
+    """Where it begins: not 0 when it continues in the middle."""
+    logged: Mapping[str, int] | None = None
+    """By logger, what of its file is before ``step``: the rest is of an attempt that was lost."""
+    undone: Path | None = None
+    """The folder for what was lost; None is the run folder."""
 
 
 class Logger(ABC):
@@ -51,8 +57,17 @@ class Logger(ABC):
     def model(self, model: Any) -> None:  # noqa: B027
         """Keep the trained model: a module, or its state dict where no rank has the module whole."""
 
+    def flush(self) -> None:  # noqa: B027
+        """Write what waits: a checkpoint is about to be saved."""
+
+    def position(self) -> int | None:
+        """Lines written so far, for loggers whose file is cut after a resumption."""
+        return None
+
     def close(self, status: str) -> None:  # noqa: B027
-        """Write what is left; ``status`` is "finished", "stopped" or "failed"."""
+        """Write what is left; ``status`` is "finished", "stopped", "failed" or "interrupted" (another
+        attempt goes on).
+        """
 
 
 class Guarded(Logger):
@@ -78,6 +93,12 @@ class Guarded(Logger):
 
     def model(self, model: Any) -> None:
         self._try(self.inner.model, model)
+
+    def flush(self) -> None:
+        self._try(self.inner.flush)
+
+    def position(self) -> int | None:
+        return None if self.failed else self.inner.position()
 
     def close(self, status: str) -> None:
         self._try(self.inner.close, status)
@@ -134,6 +155,13 @@ class Loggers:
         """Keep the model everywhere."""
         for each in self._all:
             each.model(model)
+
+    def positions(self) -> dict[str, int]:
+        """By logger, how many lines it has written; what waits is written first."""
+        for each in self._all:
+            each.flush()
+        found = {each.inner.name: each.position() for each in self._all}
+        return {name: count for name, count in found.items() if count is not None}
 
     def close(self, status: str) -> None:
         """Close them all."""

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from allranks.errors import UsageError
 from allranks.train.loggers.base import Logger, RunInfo
+from allranks.train.loggers.undo import FILES, count_lines, undo
 
 HEAD = ("time", "step", "epoch", "kind")
 FLUSH_SECONDS = 1.0
@@ -29,15 +30,19 @@ class CsvLogger(Logger):
         self._columns: list[str] = list(HEAD)
         self._writer: Any = None
         self._flushed = 0.0
+        self._written = 0
 
     def start(self, run: RunInfo) -> None:
-        self._path = run.folder / "metrics.csv"
+        self._path = run.folder / FILES[self.name]
+        undo(self._path, self.name, run)
         there = _header(self._path)
         if there and there[: len(HEAD)] != list(HEAD):
             raise UsageError(f"{self._path} is another file's: its columns do not begin {HEAD}.")
         self._columns = there or list(HEAD)
         self._open()
+        self._written = count_lines(self._path)
         if not there:
+            self._written = 1
             self._writer.writerow(self._columns)
 
     def log(self, values: Mapping[str, float], *, step: int, epoch: int, kind: str) -> None:
@@ -47,9 +52,17 @@ class CsvLogger(Logger):
             self._widen(new)
         row = {**values, "time": round(now, 3), "step": step, "epoch": epoch, "kind": kind}
         self._writer.writerow([_cell(row.get(name, "")) for name in self._columns])
+        self._written += 1
         if self._file is not None and (kind != "train" or now - self._flushed >= FLUSH_SECONDS):
             self._flushed = now
             self._file.flush()
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+
+    def position(self) -> int | None:
+        return self._written
 
     def close(self, status: str) -> None:
         if self._file is not None:

@@ -13,6 +13,7 @@ from io import FileIO
 from typing import Any
 
 from allranks.train.loggers.base import Logger, RunInfo
+from allranks.train.loggers.undo import FILES, count_lines, undo
 
 FLUSH_SECONDS = 1.0
 FLUSH_LINES = 64
@@ -37,9 +38,11 @@ class JsonlLogger(Logger):
         self._lines: list[str] = []
         self._pending = b""
         self._flushed = 0.0
+        self._written = 0
 
     def start(self, run: RunInfo) -> None:
         self._run = run
+        undo(run.folder / FILES[self.name], self.name, run)
         self._open()
 
     def log(self, values: Mapping[str, float], *, step: int, epoch: int, kind: str) -> None:
@@ -60,7 +63,12 @@ class JsonlLogger(Logger):
         file = self._open()
         while self._pending:
             # Unbuffered, so that the number of bytes that got through is known: none is written twice.
-            self._pending = self._pending[file.write(self._pending) or 0 :]
+            through = file.write(self._pending) or 0
+            self._written += self._pending.count(b"\n", 0, through)
+            self._pending = self._pending[through:]
+
+    def position(self) -> int | None:
+        return self._written
 
     def close(self, status: str) -> None:
         if self._run is None:
@@ -77,8 +85,9 @@ class JsonlLogger(Logger):
         if self._file is None:
             if self._run is None:
                 raise RuntimeError("the jsonl logger was not started")
-            path = self._run.folder / "metrics.jsonl"
+            path = self._run.folder / FILES[self.name]
             torn = path.exists() and not _ends_in_newline(path)
+            self._written = count_lines(path)
             self._file = FileIO(path, "a")
             if torn:  # the run before was killed within a line
                 self._file.write(b"\n")

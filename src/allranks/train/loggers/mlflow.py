@@ -13,7 +13,9 @@ from typing import Any
 from allranks.train.loggers.base import Logger, RunInfo
 from allranks.train.loggers.packages import flat, keep_id, load, need, resumed_id, save_weights
 
-_STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
+_STATUS = {
+    "finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "SCHEDULED",
+}  # fmt: skip
 _LONGEST = 6000  # characters of a parameter's value that MLflow takes
 
 

@@ -22,7 +22,11 @@ class TensorBoardLogger(Logger):
 
     def start(self, run: RunInfo) -> None:
         module = load("torch.utils.tensorboard")
-        self._writer = module.SummaryWriter(str(run.folder / "tensorboard"), flush_secs=10)
+        self._writer = module.SummaryWriter(
+            str(run.folder / "tensorboard"),
+            flush_secs=10,
+            purge_step=None if run.logged is None else run.step + 1,
+        )
         self._hyperparams = flat(run.hyperparams)
         if self._hyperparams:
             rows = [f"| {name} | {value} |" for name, value in self._hyperparams.items()]

@@ -1,0 +1,99 @@
+"""Before an attempt begins: what became of the one before it, and whether these nodes can be trusted.
+
+An attempt without an end was killed hard: its node lost power, Slurm took the nodes away, or the kernel
+ran out of memory. Only the next one can write that down.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from allranks.agent.job_facts import lost_nodes
+from allranks.agent.policy import Policy
+from allranks.distributed.nodelist import expand
+from allranks.errors import Interrupted
+from allranks.runs.attempts import Attempt
+from allranks.runs.files import write_json, write_text
+from allranks.runs.ledger import attempts_of, fruitless, ledger
+
+EXCLUDED = "excluded"
+"""The file in the run folder that names the nodes to keep away from, as sbatch's --exclude takes it."""
+TWICE = 2
+_HARD = {"7", "9", "11"}  # SIGBUS, SIGKILL, SIGSEGV: what failing memory and drivers end in
+
+
+def before(attempt: Attempt, policy: Policy, nodes: str, exclude: str) -> tuple[str, str]:
+    """A word for the job script, and the sentence that explains it."""
+    run = attempt.path.parent.parent
+    earlier = [
+        each for each in attempts_of(run, attempt.array_task) if each.number < attempt.number
+    ]
+    if not earlier:
+        return "go", ""
+    told = [_record_kill(earlier[-1], nodes)] if earlier[-1].exit_code is None else []
+    if reason := _too_often(attempt, policy, earlier):
+        _stop(attempt, reason)
+        return f"stop {Interrupted.GO_ON}", reason
+    if bad := _bad_here(run, attempt, exclude):
+        told.append(f"{', '.join(bad)} failed {TWICE} times in this run and is kept away from.")
+        attempt.finish(0, outcome="moved away", reason=told[-1], next="resubmit")
+        return "avoid", " ".join(told)
+    return "go", " ".join(told)
+
+
+def _record_kill(previous: Attempt, nodes: str) -> str:
+    """Write the end that the attempt could not write itself. Its time is not known."""
+    if previous.outcome:
+        return ""
+    hosts = set(hosts_of(previous))
+    lost = [name for name in lost_nodes(nodes, previous.start) if name in hosts]
+    reason = f"Attempt {previous.number} was killed"
+    reason += f": {', '.join(lost)} failed." if lost else " without a word."
+    if lost:
+        write_json(previous.path / "nodes.json", {"nodes": lost})
+    outcome = "node lost" if lost else "killed"
+    end = {"exit_code": None, "outcome": outcome, "reason": reason, "next": "requeued"}
+    write_json(previous.path / "end.json", end)
+    return reason
+
+
+def _too_often(attempt: Attempt, policy: Policy, earlier: list[Attempt]) -> str:
+    """Slurm puts a job back without asking us, so what it may is counted here too."""
+    if not attempt.restart:
+        return ""  # a user has submitted it
+    if len(earlier) >= policy.max_attempts:
+        return f"{len(earlier)} attempts were made, as many as --max-attempts allows: it stops."
+    idle = fruitless(ledger([Attempt.open(each.path) for each in earlier]))
+    if idle >= policy.max_fruitless:
+        return f"{idle} attempts in a row left no newer checkpoint (--max-fruitless): it stops."
+    return ""
+
+
+def _stop(attempt: Attempt, reason: str) -> None:
+    attempt.finish(Interrupted.GO_ON, outcome="stopped", reason=reason, next="stop")
+
+
+def _bad_here(run: Path, attempt: Attempt, exclude: str) -> list[str]:
+    """Nodes of this allocation that failed twice; they are written down for every later job."""
+    counts = Counter(node for each in attempts_of(run) for node in failed_nodes(each))
+    bad = sorted(node for node, count in counts.items() if count >= TWICE)
+    here = set(hosts_of(attempt))
+    if not here & set(bad):
+        return []
+    known = [name for name in exclude.split(",") if name]
+    write_text(run / EXCLUDED, ",".join([*known, *bad]) + "\n")
+    return [node for node in bad if node in here]
+
+
+def failed_nodes(attempt: Attempt) -> list[str]:
+    """Nodes that were lost, or where the first rank died hard while other nodes lived on."""
+    first = attempt.first_failure()
+    alone = len(hosts_of(attempt)) < TWICE
+    hard = [first.host] if first and first.signal in _HARD and not alone else []
+    return list(dict.fromkeys([*attempt.lost_nodes, *hard]))
+
+
+def hosts_of(attempt: Attempt) -> list[str]:
+    """The names behind ``n[1-2]``."""
+    return [name for text in attempt.hosts for name in expand(text)]

@@ -1,0 +1,244 @@
+"""The folder of one training's checkpoints: who may write, what is published, what is kept.
+
+A checkpoint is made in a hidden ``.part`` folder and published by one rename, so that a reader sees all
+of it or nothing. Only the newest start may publish: ``owner.json`` names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allranks.checkpoint.durable import (
+    clear_away,
+    move_link,
+    remove_folder,
+    sync_folder,
+    write_durable,
+)
+from allranks.checkpoint.manifest import NAME, BrokenCheckpoint, Manifest, NewerCheckpoint
+from allranks.errors import AllranksError
+from allranks.runs.files import now, parse_stamp, read_json, write_text
+
+LATEST = "latest"
+QUARANTINE = "quarantine"
+_STEP = re.compile(r"^step-(\d{8,})(?:-(\d+))?$")
+
+
+class TakenOver(AllranksError):
+    """A later start of the same run owns the folder: this one must not publish any more."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One published checkpoint: its manifest, or what is wrong with it."""
+
+    path: Path
+    manifest: Manifest | None
+    problem: str = ""
+    newer: bool = False
+    """Written by a later version of allranks: not broken, but not for this one."""
+
+    @property
+    def step(self) -> int:
+        return place(self.path.name)[0]
+
+
+def place(name: str) -> tuple[int, int]:
+    """Step and copy of a folder's name: ``step-00000500-2`` is (500, 2)."""
+    match = _STEP.match(name)
+    return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
+
+
+class Store:
+    """The checkpoints of one ``fit``; rank 0 alone calls what changes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+
+    def take_over(self, about: Mapping[str, Any]) -> str:
+        """Become the one that may publish, and clear what earlier starts left half done.
+
+        Once it returns, no earlier start can publish: its folder under way is gone.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        token = uuid.uuid4().hex[:12]
+        who = {"token": token, "host": socket.gethostname(), "pid": os.getpid(), "time": now()}
+        write_durable(self.folder / "owner.json", json.dumps({**about, **who}, indent=2) + "\n")
+        for path in self.folder.iterdir():
+            if path.name.startswith(".step-") and path.name.endswith(".part"):
+                remove_folder(path)
+            else:
+                clear_away(path)
+        names = self._names()
+        if names and not (self.folder / LATEST).exists():  # killed between the rename and the link
+            move_link(self.folder / LATEST, names[0])
+        return token
+
+    def owned(self, token: str) -> bool:
+        """Whether the start with this token is still the newest."""
+        return self.owner().get("token") == token
+
+    def owner(self) -> dict[str, Any]:
+        """Who may publish: token, host, pid, time and what it told of itself."""
+        return read_json(self.folder / "owner.json")
+
+    def refusal(self, part: Path) -> TakenOver:
+        """Why a start that is not the newest cannot save."""
+        owner, step = self.owner(), part.name.split(".")[1]
+        if "host" not in owner:
+            return TakenOver(f"{step} is not saved: {self.folder / 'owner.json'} is gone.")
+        return TakenOver(
+            f"{step} is not saved: another start of this run owns {self.folder} "
+            f"(host {owner['host']}, process {owner['pid']})."
+        )
+
+    def stage(self, step: int, token: str) -> Path:
+        """An empty folder for a checkpoint under way."""
+        # A name of its own each time: a straggler of a save given up must not write into the next.
+        part = self.folder / f".step-{step:08d}.{token}-{uuid.uuid4().hex[:6]}.part"
+        part.mkdir(parents=True)
+        return part
+
+    def discard(self, part: Path) -> None:
+        """Remove a checkpoint that did not come about."""
+        with suppress(OSError):  # a disk that refuses everything: the next start clears it
+            remove_folder(part)
+
+    def publish(
+        self, part: Path, manifest: Manifest, token: str, links: Iterable[str] = ()
+    ) -> Path:
+        """Make a complete folder the newest checkpoint; its files are on the disk already."""
+        if problem := manifest.contradiction():
+            raise BrokenCheckpoint(f"The ranks' parts do not make a whole: {problem}.")
+        write_durable(part / NAME, manifest.to_json())
+        sync_folder(part)
+        if not self.owned(token):
+            raise self.refusal(part)
+        path = self._rename(part, manifest.step)
+        sync_folder(self.folder)
+        for link in (*links, LATEST):
+            move_link(self.folder / link, path.name)
+        sync_folder(self.folder)
+        return path
+
+    def _rename(self, part: Path, step: int) -> Path:
+        """To the name of the step, numbered above every other save of it."""
+        taken = [copy for at, copy in map(place, self._names()) if at == step]
+        copy = max(taken, default=0) + 1
+        path = self.folder / (f"step-{step:08d}" + (f"-{copy}" if copy > 1 else ""))
+        part.rename(path)
+        return path
+
+    def _names(self) -> list[str]:
+        """The published folders, newest first."""
+        try:
+            found = [
+                entry.name
+                for entry in os.scandir(self.folder)
+                if entry.is_dir(follow_symlinks=False)
+            ]
+        except FileNotFoundError:
+            return []
+        return sorted((name for name in found if _STEP.match(name)), key=place, reverse=True)
+
+    def all(self) -> list[Saved]:
+        """Every published checkpoint, newest first: by step, then by the save of it."""
+        return [saved_at(self.folder / name) for name in self._names()]
+
+    def links(self) -> dict[str, str]:
+        """Name → the folder it points at: ``latest``, ``best`` and those of the user."""
+        found = sorted(
+            path for path in self.folder.glob("*") if path.is_symlink() and path.name[0] != "."
+        )
+        return {path.name: path.readlink().name for path in found}
+
+    def prune(self, keep: int, keep_every: float | None) -> list[str]:
+        """Delete what nobody wants any more; the names of what went.
+
+        What stays: the newest ``keep`` steps, what a link names, and one per ``keep_every`` seconds.
+        Of two saves of one step the later stays. Broken ones are not counted and not touched.
+        """
+        sound = [saved for saved in self.all() if saved.manifest]
+        newest: dict[int, Saved] = {}
+        for saved in sound:
+            newest.setdefault(saved.step, saved)
+        wanted = {saved.path.name for saved in [*newest.values()][: max(1, keep)]}
+        wanted |= {*self.links().values()}
+        if keep_every:
+            wanted |= _spaced([*newest.values()], keep_every)
+        unwanted = [saved.path for saved in sound if saved.path.name not in wanted]
+        for path in unwanted:
+            remove_folder(path)
+        return [path.name for path in unwanted]
+
+    def quarantine(self, path: Path, reason: str) -> Path:
+        """Move a broken checkpoint out of the way, with a note; links to it go to the newest left."""
+        aside = self.folder / QUARANTINE
+        aside.mkdir(exist_ok=True)
+        target = aside / path.name
+        for number in range(2, 1000):
+            if not target.exists():
+                break
+            target = aside / f"{path.name}.{number}"
+        path.rename(target)
+        write_text(target.with_name(f"{target.name}.txt"), f"{now()}\n{reason.strip()}\n")
+        self._mend_links(path.name)
+        return target
+
+    def _mend_links(self, lost: str) -> None:
+        names = self._names()
+        for link, target in self.links().items():
+            if target != lost:
+                continue
+            if link == LATEST and names:
+                move_link(self.folder / link, names[0])
+            else:
+                (self.folder / link).unlink()
+
+    def quarantined(self) -> list[tuple[Path, str]]:
+        """The broken ones that were set aside, and why."""
+        found = sorted(path for path in (self.folder / QUARANTINE).glob("step-*") if path.is_dir())
+        return [(path, _note(path)) for path in found]
+
+    def free(self) -> int:
+        """Bytes that may still be written here."""
+        return shutil.disk_usage(self.folder).free
+
+
+def saved_at(path: Path) -> Saved:
+    """A step folder as it stands."""
+    try:
+        return Saved(path, Manifest.read(path))
+    except BrokenCheckpoint as error:
+        return Saved(path, None, str(error))
+    except NewerCheckpoint as error:
+        return Saved(path, None, str(error), newer=True)
+
+
+def _spaced(newest_first: list[Saved], seconds: float) -> set[str]:
+    """From the oldest on, the next that is ``seconds`` later than the one before."""
+    kept: set[str] = set()
+    last: float | None = None
+    for saved in reversed(newest_first):
+        stamp = parse_stamp(saved.manifest.time if saved.manifest else "")
+        if stamp and (last is None or stamp.timestamp() - last >= seconds):
+            last = stamp.timestamp()
+            kept.add(saved.path.name)
+    return kept
+
+
+def _note(path: Path) -> str:
+    try:
+        return path.with_name(f"{path.name}.txt").read_text().partition("\n")[2].strip()
+    except OSError:
+        return ""

@@ -1,0 +1,8 @@
+"""Checks of what a training relies on, made on the very machines: one file each."""
+
+from __future__ import annotations
+
+CHECKS = {
+    "signal": "Does the signal before the end of a job reach every rank? A job of one minute.",
+}
+"""The checks that ``allranks check`` offers, with a line of help."""

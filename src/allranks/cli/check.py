@@ -1,0 +1,129 @@
+"""allranks check: prove on this cluster what a training relies on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from allranks.cli.job_options import JobCommand, job_options
+
+
+def _without_own(function: Any) -> Any:
+    """The job without a script, and without its --signal, which here asks for the check as well."""
+    kept = [each for each in function.__click_params__ if each.name not in ("signal", "command")]
+    function.__click_params__ = kept
+    return function
+
+
+@click.command(cls=JobCommand)
+@click.option(
+    "--signal", is_flag=False, flag_value="", default=None, metavar="[SIGNAL@SECONDS]",
+    help="Does the signal before the end of a job reach every rank? [USR1@20]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@_without_own
+@job_options
+def check(signal: str | None, as_json: bool, **parameters: Any) -> None:
+    """Prove on this cluster what a training relies on. Alone it lists the checks.
+
+    The options of the job are those of `allranks submit`. On a machine without Slurm the same is tried
+    through `allranks run`.
+
+    \b
+        allranks check --signal --partition gpu --nodes 2 --launcher torchrun
+    """
+    if signal is None:
+        from allranks.checks import CHECKS
+
+        for name, text in CHECKS.items():
+            click.echo(f"  allranks check --{name}   {text}")
+        return
+    found = _on_slurm(signal, parameters) if _has_slurm() else _here(parameters)
+    _show(found, as_json)
+    raise click.exceptions.Exit(0 if found.ok else 1)
+
+
+def _has_slurm() -> bool:
+    """Whether there is a cluster that answers."""
+    from allranks.errors import MissingDependencyError, SlurmError
+    from allranks.slurm import run_slurm
+
+    try:
+        run_slurm(["scontrol", "ping"], timeout=10)
+    except (MissingDependencyError, SlurmError):
+        click.echo("No Slurm answers here, so this is tried on this machine alone.", err=True)
+        return False
+    return True
+
+
+def _on_slurm(signal: str, parameters: dict[str, Any]) -> Any:
+    from allranks.checks.signals import DEFAULT, MODULE, check_on_slurm, early_signal
+    from allranks.cli.planning import made_by, make_plan
+    from allranks.schedulers.slurm import submit_plan
+
+    early_signal(signal or DEFAULT)
+    job = {
+        "command": (MODULE,), "module": True, "name": "check-signal", "signal": signal or DEFAULT,
+        "snapshot": "off", "requeue": False, "time": parameters["time"] or "1m",
+    }  # fmt: skip
+    plan = make_plan(parameters | job, "slurm", detect=True)
+    submitted = submit_plan(plan, made_by=made_by(), python=None)
+    click.echo(f"Submitted job {submitted.job_id}; Ctrl-C cancels it.", err=True)
+    with _Line() as line:
+        return check_on_slurm(plan, submitted.run, submitted.job_id, line.say)
+
+
+def _here(parameters: dict[str, Any]) -> Any:
+    import tempfile
+    from pathlib import Path
+
+    from allranks.checks.signals import MODULE, check_here
+    from allranks.cli.planning import make_plan
+
+    size = parameters["nprocs"] or "2"
+    words = ["--nprocs", str(size)]
+    if parameters["launcher"]:
+        words += ["--launcher", parameters["launcher"]]
+    plan = make_plan(
+        parameters | {"command": (MODULE,), "module": True, "nprocs": str(size)}, "local"
+    )
+    with tempfile.TemporaryDirectory(prefix="allranks-check-") as folder, _Line() as line:
+        return check_here(words, plan.launcher, plan.shape.world_size, Path(folder), line.say)
+
+
+class _Line:
+    """What is going on, in one line that is written over; in full lines where no terminal is."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._last = ""
+
+    def __enter__(self) -> _Line:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            click.echo("\r\033[K", nl=False, err=True)
+
+    def say(self, text: str) -> None:
+        if self._live:
+            click.echo(f"\r\033[K{text}", nl=False, err=True)
+        elif text.partition(",")[0] != self._last:
+            self._last = text.partition(",")[0]
+            click.echo(text, err=True)
+
+
+def _show(found: Any, as_json: bool) -> None:
+    from allranks.checks.report import advice, table
+
+    if as_json:
+        import json
+
+        click.echo(json.dumps(found.record()))
+        return
+    for row in table(found):
+        click.echo(row)
+    for line in advice(found):
+        click.echo(line)

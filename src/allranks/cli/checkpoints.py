@@ -1,0 +1,175 @@
+"""allranks checkpoints: what a run has saved, whether it is sound, and the plain weights out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from allranks.checkpoint.listing import Row
+    from allranks.checkpoint.store import Store
+
+_TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt")
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option("--verify", is_flag=True, help="Read every byte; exit 1 when one is broken.")
+@click.option(
+    "--export", "out", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write the model's plain weights to FILE.",
+)  # fmt: skip
+@click.option("--step", type=int, metavar="N", help="Export those of this step [default: newest].")
+@click.option("--best", is_flag=True, help="Export the best by the watched metric.")
+@click.option(
+    "--format", "kind", type=click.Choice(["safetensors", "torch"]),
+    help="Of the file [default: torch for .pt, .pth, .bin, .ckpt, else safetensors].",
+)  # fmt: skip
+@click.option("--average", is_flag=True, help="Export the averaged weights.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Convert floating-point weights to this.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def checkpoints(
+    run: str,
+    verify: bool,
+    out: Path | None,
+    step: int | None,
+    best: bool,
+    kind: str | None,
+    average: bool,
+    dtype: str | None,
+    as_json: bool,
+) -> None:
+    """List the checkpoints of RUN (a name, a folder, a job id or `last`), the newest first."""
+    from allranks.checkpoint.listing import stores
+
+    found = stores(run)
+    if out is not None:
+        path = _export(found, run, out, step, best, kind, average, dtype)
+        click.echo(f"Wrote {out}, the weights of {path}")
+        return
+    _refuse_alone(step, best, kind, average, dtype)
+    _list(found, run, verify, as_json)
+
+
+def _refuse_alone(step: int | None, best: bool, *options: object) -> None:
+    if step is not None or best or any(options):
+        raise click.UsageError(
+            "--step, --best, --format, --average and --dtype belong to --export FILE."
+        )
+
+
+def _list(found: Sequence[Store], run: str, verify: bool, as_json: bool) -> None:
+    from allranks.checkpoint.listing import rows
+
+    listed = {store.folder: rows(store, verify=verify) for store in found}
+    everything = [row for each in listed.values() for row in each]
+    if as_json:
+        import json
+
+        click.echo(json.dumps([row.record() for row in everything], indent=2))
+    elif not everything:
+        click.echo(f"{run} has no checkpoints so far. State: allranks ps {run}", err=True)
+    else:
+        for folder, each in listed.items():
+            if len(listed) > 1:
+                click.echo(f"{folder}:")
+            _table(each)
+    if verify and any(row.state == "broken" for row in everything):
+        raise click.exceptions.Exit(1)
+
+
+def _export(
+    found: Sequence[Store],
+    run: str,
+    out: Path,
+    step: int | None,
+    best: bool,
+    kind: str | None,
+    average: bool,
+    dtype: str | None,
+) -> Path:
+    from allranks.checkpoint.listing import choose
+    from allranks.checkpoint.verify import problems
+    from allranks.errors import AllranksError, UsageError
+
+    if step is not None and best:
+        raise click.UsageError("--step and --best name two checkpoints: give one.")
+    if len(found) != 1:
+        there = " or ".join(f"{store.folder}" for store in found)
+        hint = f"one folder for each training. Name one: {there}" if found else "none so far."
+        raise UsageError(f"{run} has {len(found)} folders of checkpoints: {hint}")
+    path = choose(found[0], step, best)
+    _need_torch()
+    if wrong := problems(path):
+        raise AllranksError(f"{path} is broken: {' '.join(wrong)}\nChoose another: --step N")
+    import torch
+
+    from allranks.checkpoint.export import export
+
+    kind = kind or ("torch" if out.suffix in _TORCH_FILES else "safetensors")
+    export(path, out, kind, average=average, dtype=getattr(torch, dtype) if dtype else None)
+    return path
+
+
+def _need_torch() -> None:
+    import importlib.util
+
+    from allranks.errors import MissingDependencyError
+
+    if importlib.util.find_spec("torch") is None:
+        raise MissingDependencyError(
+            "Exporting weights needs PyTorch; listing and verifying do not.\n"
+            "Install it with: pip install 'allranks[torch]'"
+        )
+
+
+def _table(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("STEP", "EPOCH", "SAVED", "SIZE", "RANKS"):
+        table.add_column(title, no_wrap=True, justify="left" if title == "SAVED" else "right")
+    for title in ("STRATEGY", "NAMES", "STATE"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        colour = {"broken": "red", "set aside": "yellow", "newer": "yellow"}.get(row.state, "green")
+        numbers = (row.step, _plain(row.epoch), _when(row.time), _size(row.bytes))
+        words = (_plain(row.world_size), row.strategy, ", ".join(row.names))
+        table.add_row(*map(str, (*numbers, *words)), Text(row.state, style=colour))
+    console = Console()
+    console.print(table)
+    for row in rows:
+        for problem in row.problems:
+            console.print(f"{Path(row.folder).name}: {problem}", soft_wrap=True, markup=False)
+
+
+def _plain(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _when(stamp: str) -> str:
+    """In local time, to the minute."""
+    from allranks.runs.files import parse_stamp
+
+    moment = parse_stamp(stamp)
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return ""
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,0 +1,80 @@
+"""allranks resume: one more attempt of a run that has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from allranks.runs.folder import Run
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option("--force", is_flag=True, help="Also a run that has finished.")
+@click.option("--max-attempts", type=click.IntRange(1), metavar="N", help="Attempts in all.")
+@click.option(
+    "--max-fruitless", type=click.IntRange(1), metavar="N", help="Those in a row without progress."
+)
+@click.option("--time", "-t", metavar="TIME", help="A new time limit of the job: 2h, 12:00:00.")
+@click.option("--follow", "-f", is_flag=True, help="Stay and show the logs until it ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print the job id and the folder as JSON.")
+def resume(run: str, force: bool, follow: bool, as_json: bool, **limits: Any) -> None:
+    """Go on with RUN, which has ended before its training had finished, in the same run folder.
+
+    On Slurm its job script is submitted again; a run of this machine is started again here.
+    """
+    from allranks.runs.index import find_run
+    from allranks.schedulers.resuming import check_resumable
+    from allranks.units import parse_time
+
+    found = find_run(run)
+    check_resumable(found, force)
+    limits["time"] = parse_time(limits["time"]) if limits["time"] else None
+    if found.scheduler == "local":
+        raise click.exceptions.Exit(_here(found, limits))
+    _to_slurm(found, limits, as_json)
+    if follow:
+        from allranks.cli.following import follow_run
+
+        raise click.exceptions.Exit(follow_run(found))
+
+
+def _to_slurm(run: Run, limits: dict[str, Any], as_json: bool) -> None:
+    from allranks.schedulers.resuming import submit_again
+
+    number = len(run.attempts) + 1
+    job_id = submit_again(run, limits)
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"job_id": job_id, "run": run.id, "folder": str(run.path)}))
+        return
+    click.echo(f"Submitted job {click.style(job_id, bold=True)}: attempt {number} of {run.id}")
+    click.echo(f"  watch   allranks logs -f {job_id}")
+
+
+def _here(run: Run, limits: dict[str, Any]) -> int:
+    """On this machine, or across the allocation around when the run was started that way."""
+    import os
+
+    if (run.path / "job.sh").is_file():
+        from allranks.errors import UsageError
+        from allranks.schedulers.slurm import run_script
+
+        if "SLURM_JOB_ID" not in os.environ:
+            raise UsageError(
+                f"{run.id} ran inside an allocation. Make one (salloc) and resume there."
+            )
+        return run_script(run, {})
+    from dataclasses import replace
+
+    from allranks.cli.planning import job_python
+    from allranks.schedulers.local import start_here
+    from allranks.schedulers.resuming import local_plan
+
+    plan = local_plan(run)
+    given = {name: value for name, value in limits.items() if value is not None}
+    plan = replace(plan, job=replace(plan.job, **given))
+    return start_here(plan, plan.job.python or job_python(), again=run)[1]

@@ -1,0 +1,144 @@
+"""All attempts of a run as one story: how far each came, what it kept, what moved the model forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from allranks.runs.attempts import Attempt, attempt_numbers
+from allranks.runs.progress import Progress
+
+NEVER_BEGAN = ("moved away", "stopped")
+"""Outcomes of attempts that ended before a rank was started."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attempt in the story."""
+
+    attempt: Attempt
+    outcome: str
+    """In words; ``running`` and ``killed`` where no end was written."""
+    first_step: int | None
+    last_step: int | None
+    kept_step: int | None
+    """The newest checkpoint that it left."""
+    seconds: float
+    """How long it held its nodes."""
+    useful: float
+    """Seconds of it that moved the model forward: its first step to the last that was built on."""
+    moved: bool
+    """Whether it left a newer checkpoint than all before it, as far as it tells."""
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Time that moved the model forward over time allocated."""
+
+    useful: float
+    allocated: float
+
+    @property
+    def share(self) -> float | None:
+        """From 0 to 1; None when nothing was allocated."""
+        return self.useful / self.allocated if self.allocated > 0 else None
+
+
+def attempts_of(run: Path, task: str | None = None) -> list[Attempt]:
+    """The attempts of a run, or of one task of its array, in order."""
+    folder = run / "attempts"
+    found = [Attempt.open(folder / str(number)) for number in attempt_numbers(folder)]
+    return [each for each in found if task is None or each.array_task == task]
+
+
+def ledger(attempts: Sequence[Attempt], running: bool = False) -> list[Entry]:
+    """The story of these attempts, which belong to one task; ``running``: the last one still does."""
+    entries: list[Entry] = []
+    best: int | None = None
+    for place, attempt in enumerate(attempts):
+        following = attempts[place + 1] if place + 1 < len(attempts) else None
+        entry = _entry(attempt, following, best, running and following is None)
+        entries.append(entry)
+        best = max((step for step in (best, entry.kept_step) if step is not None), default=None)
+    return entries
+
+
+def stories(attempts: Sequence[Attempt], running: bool = False) -> list[Entry]:
+    """The entries of all tasks of an array (or of the one job), in the order of attempts."""
+    tasks = dict.fromkeys(attempt.array_task for attempt in attempts)
+    found = [
+        entry
+        for task in tasks
+        for entry in ledger([one for one in attempts if one.array_task == task], running)
+    ]
+    return sorted(found, key=lambda entry: entry.attempt.number)
+
+
+def fruitless(entries: Sequence[Entry]) -> int:
+    """How many attempts in a row, up to the last, left nothing newer, since a user started it last."""
+    count = 0
+    for entry in reversed([one for one in entries if one.outcome not in NEVER_BEGAN]):
+        if entry.moved or entry.attempt.next in ("done", "stop"):
+            break
+        count += 1
+    return count
+
+
+def goodput(entries: Iterable[Entry]) -> Goodput:
+    """Over all attempts."""
+    entries = list(entries)
+    return Goodput(sum(one.useful for one in entries), sum(one.seconds for one in entries))
+
+
+def _entry(attempt: Attempt, following: Attempt | None, best: int | None, running: bool) -> Entry:
+    progress = attempt.progress
+    outcome = attempt.outcome or ("running" if running else "killed")
+    return Entry(
+        attempt=attempt,
+        outcome=outcome,
+        first_step=progress.first_step if progress else None,
+        last_step=progress.step if progress else None,
+        kept_step=progress.saved_step if progress else None,
+        seconds=_seconds(attempt, progress, running),
+        useful=_useful(progress, following, outcome),
+        moved=_moved(attempt, progress, best),
+    )
+
+
+def _moved(attempt: Attempt, progress: Progress | None, best: int | None) -> bool:
+    """Ranks that tell nothing of their steps are believed when they leave on purpose, else not."""
+    if progress is None:
+        return bool(attempt.interrupted) or attempt.outcome == "finished"
+    before = max(progress.first_step, best or 0)
+    return progress.saved_step is not None and progress.saved_step > before
+
+
+def _seconds(attempt: Attempt, progress: Progress | None, running: bool) -> float:
+    if attempt.start is None:
+        return 0.0
+    end = attempt.end
+    if running:
+        end = datetime.now(timezone.utc)
+    elif end is None and progress and progress.updated:  # killed: until its last sign of life
+        end = datetime.fromtimestamp(progress.updated, timezone.utc)
+    return max((end - attempt.start).total_seconds(), 0.0) if end else 0.0
+
+
+def _useful(progress: Progress | None, following: Attempt | None, outcome: str) -> float:
+    """The share of its steps that were built on, of the time from its first step to its last."""
+    if progress is None or progress.began is None or progress.updated is None:
+        return 0.0
+    after = following.progress if following else None
+    if after is not None:
+        built_on = after.first_step
+    elif outcome in ("finished", "running"):
+        built_on = progress.step
+    else:
+        built_on = progress.saved_step or progress.first_step
+    steps = progress.step - progress.first_step
+    if steps <= 0:
+        return 0.0
+    share = min(max(built_on - progress.first_step, 0) / steps, 1.0)
+    return share * max(progress.updated - progress.began, 0.0)

@@ -1,0 +1,107 @@
+"""What any rank may wish for in the middle of training, and the one step at which all act on it.
+
+Leaving before the job's end, stopping, saving because time has passed: each rank may come to it at a
+moment of its own. They look at each other's wishes about every two seconds, at the same step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from allranks.data import Feed
+from allranks.leaving.deadline import Deadline
+from allranks.leaving.looks import Looks
+from allranks.leaving.talk import Alone, find_talk
+from allranks.train.config import TrainConfig
+from allranks.train.session import Session
+from allranks.units import parse_time
+
+
+class Agreed(NamedTuple):
+    """What all ranks do at this step."""
+
+    leave: bool
+    stop: bool
+    save: bool
+
+
+class LeaveNow(BaseException):
+    """Ends a validation at the batch at which all ranks agreed to leave."""
+
+
+class Agreement:
+    """The wishes of all ranks during one ``fit``."""
+
+    def __init__(
+        self, config: TrainConfig, session: Session, step: int, deadline: Deadline | None
+    ) -> None:
+        self.deadline = deadline
+        """None when nothing may be saved: then there is nothing to go on from, and nobody leaves."""
+        self._talk = Alone() if session.world.size == 1 else find_talk()
+        self._looks = Looks(self._talk, step)
+        self._batch_looks = Looks(self._talk, 0)
+        periodic = config.checkpoint and not config.checkpoint_best_only
+        every = config.checkpoint_every_time if periodic else None
+        self._every = None if every is None else float(parse_time(every))
+        self._saved = time.monotonic()
+        self.next = self._looks.next
+        """The step at which all ranks look."""
+
+    @property
+    def alone(self) -> bool:
+        return self._talk.size == 1
+
+    def hurry(self) -> None:
+        """One process need not wait for others."""
+        if self.alone:
+            self.next = 0
+
+    def look(self, step: int, stop: bool, *, now: bool = False) -> Agreed:
+        """All ranks at the same step; ``now`` is for the end of an epoch, where all wait anyway."""
+        wishes = [float(self._wants_to_leave()), float(stop), float(self._wants_to_save())]
+        found = self._looks.look(step, wishes, now=now)
+        self.next = self._looks.next
+        return Agreed(*(bool(each) for each in found))
+
+    def saved(self, step: int) -> None:
+        """The next save by time counts from here; the time that it took is no step's."""
+        self._saved = time.monotonic()
+        self._looks.restart(step)
+
+    def watched(self, feed: Feed) -> Any:
+        """The feed for a validation, which is broken off when the ranks agree to leave."""
+        return feed if self.deadline is None else _Watched(feed, self)
+
+    def look_at_batch(self, number: int) -> None:
+        """In a validation, after so many batches; every rank has the same number of them."""
+        if number >= self._batch_looks.next:
+            found = self._batch_looks.look(number, [float(self._wants_to_leave())])
+            if found[0]:
+                raise LeaveNow
+
+    def begin_batches(self) -> None:
+        """A validation begins: its batches count from 0, at the pace of the last one."""
+        self._batch_looks.begin_again()
+
+    def _wants_to_leave(self) -> bool:
+        return self.deadline is not None and self.deadline.wanted(self._talk, self._looks.gap)
+
+    def _wants_to_save(self) -> bool:
+        # Rank 0's clock alone: every rank's would make a save for each.
+        due = self._every is not None and time.monotonic() - self._saved >= self._every
+        return due and self._talk.rank == 0
+
+
+class _Watched:
+    """A feed that looks at the other ranks between its batches."""
+
+    def __init__(self, feed: Feed, agreement: Agreement) -> None:
+        self._feed, self._agreement = feed, agreement
+
+    def epoch(self, number: int) -> Iterator[Any]:
+        self._agreement.begin_batches()
+        for done, item in enumerate(self._feed.epoch(number), start=1):
+            yield item
+            self._agreement.look_at_batch(done)

@@ -1,0 +1,133 @@
+"""Which checkpoint a ``fit`` goes on from: found by rank 0, verified by all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from allranks.checkpoint.find import newest_valid, resolve
+from allranks.checkpoint.manifest import BrokenCheckpoint, Manifest
+from allranks.checkpoint.reader import Reader
+from allranks.checkpoint.store import Store
+from allranks.checkpoint.verify import problems
+from allranks.data.agree import gathered
+from allranks.errors import AllranksError, UsageError
+from allranks.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from allranks.train.trainer import Trainer
+
+FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that is sound, open on this rank."""
+
+    reader: Reader
+    state: dict[str, Any]
+    own: bool
+    """Whether it is of this very run and fit, and not of another that was named."""
+
+    def is_over(self, config: TrainConfig) -> bool:
+        """Whether the training had come to its end and was not made longer since."""
+        at_end = self.own and (self.reader.path.parent / FINISHED).exists()
+        if not (self.reader.manifest.finished or at_end):
+            return False
+        now = (config.last_epoch, config.max_steps, config.max_seconds)
+        return not any(map(_is_more, now, self.state["progress"]["limits"]))
+
+
+def note_finished(folder: Path, finished: bool = True) -> None:
+    """For trainings that save nothing at their end: the best is what a later start finds."""
+    try:
+        if finished:
+            (folder / FINISHED).touch()
+        else:
+            (folder / FINISHED).unlink(missing_ok=True)
+    except OSError:
+        return  # a disk that takes no checkpoint was told of already
+
+
+def _is_more(now: float | None, before: float | None) -> bool:
+    return before is not None and (now is None or now > before)
+
+
+def find(trainer: Trainer, store: Store) -> Found | None:
+    """What ``TrainConfig(resume=…)`` means: this fit's newest checkpoint, else the one that is named.
+
+    Collective. A job that was started with the name of a checkpoint and is requeued goes on from its own.
+    """
+    resume, size = trainer.config.resume, trainer.world.size
+    if resume is False:
+        return None
+
+    def look(check: Callable[[Path], Sequence[str]]) -> tuple[str, bool] | None:
+        saved = newest_valid(store, check, lambda text: trainer.say(f"WARNING: {text}"))
+        if saved is not None:
+            return str(saved.path), True
+        if resume in (True, "auto"):
+            return None
+        alike = Path(str(resume)) / store.folder.name  # a run folder: its fit of the same turn
+        named = alike if Store(alike).all() else resume
+        return str(resolve(str(named), check, trainer.say)), False
+
+    found = look(problems) if size == 1 else _together(look, trainer.world.rank, size)
+    if found is None:
+        return None
+    return _opened(Path(found[0]), found[1], size)
+
+
+def _opened(path: Path, own: bool, size: int) -> Found:
+    """Every rank reads the manifest and the small state; an error of one is everyone's."""
+    found, problem = None, ""
+    try:
+        reader = Reader(path)
+        found = Found(reader, reader.blob("state"), own)
+    except AllranksError as error:
+        problem = str(error)
+    for rank, told in enumerate(gathered(problem, size)):
+        if told:
+            raise UsageError(told if size == 1 else f"Rank {rank}: {told}")
+    assert found is not None
+    return found
+
+
+def _together(look: Callable[..., Any], rank: int, size: int) -> Any:
+    """Rank 0 looks, and whenever it checks a checkpoint each rank reads its share of the files."""
+    found, problem = None, ""
+    if rank == 0:
+        try:
+            found = look(lambda path: _checked(path, rank, size))
+        except AllranksError as error:
+            problem = str(error)
+        gathered(None, size)
+    else:
+        while (path := gathered(None, size)[0]) is not None:
+            gathered(_share(Path(path), rank, size), size)
+    found, problem = gathered((found, problem), size)[0]
+    if problem:
+        raise UsageError(problem)
+    return found
+
+
+def _checked(path: Path, rank: int, size: int) -> list[str]:
+    gathered(str(path), size)
+    told = gathered(_share(path, rank, size), size)
+    # A rank that does not see the folder (NFS remembers for a while what was not there) proves nothing.
+    unseen = [other for other, found in enumerate(told) if found is None]
+    found = [text for texts in told if texts is not None for text in texts]
+    for other in unseen:
+        found += _share(path, other, size) or []
+    return found
+
+
+def _share(path: Path, rank: int, size: int) -> list[str] | None:
+    """What is wrong with this rank's share of the files; None when it cannot see them."""
+    try:
+        files = sorted(Manifest.read(path).files)
+    except BrokenCheckpoint as error:
+        return [str(error)] if rank == 0 else None
+    return problems(path, files[rank::size])

@@ -1,0 +1,85 @@
+"""The attempts of a run as one story, and its goodput."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from allranks.runs.attempts import Attempt
+from allranks.runs.folder import Run
+from allranks.runs.ledger import fruitless, goodput, ledger, stories
+from allranks.runs.progress import Progress
+
+EPOCH = 1_767_225_600  # 2026-01-01T00:00:00Z
+
+
+def attempt(
+    folder: Path, number: int, minutes: tuple[int, int], steps: tuple[int, int, int], **about: Any
+) -> Attempt:
+    """From minute to minute; from step to step, with the last checkpoint. The first minute is set-up."""
+    path = folder / "attempts" / str(number)
+    path.mkdir(parents=True)
+    start, end = (f"2026-01-01T00:{minute:02}:00Z" for minute in minutes)
+    (path / "attempt.json").write_text(json.dumps({"start": start, **about}))
+    (path / "end.json").write_text(json.dumps({"end": end, "exit_code": 0, **about}))
+    first, last, saved = steps
+    began, ended = EPOCH + 60 * (minutes[0] + 1), EPOCH + 60 * minutes[1]
+    progress = Progress(first, last, began, ended, saved)
+    progress.write(path)
+    content = json.loads((path / "progress.json").read_text()) | {"updated": ended}
+    (path / "progress.json").write_text(json.dumps(content))
+    return Attempt.open(path)
+
+
+def test_time_counts_up_to_the_step_that_was_built_on(tmp_path: Path) -> None:
+    entries = ledger(
+        [
+            attempt(tmp_path, 1, (0, 11), (0, 100, 80), outcome="timed out"),
+            attempt(tmp_path, 2, (20, 31), (80, 130, 120), outcome="finished"),
+        ]
+    )
+    assert [entry.useful for entry in entries] == [8 * 60, 10 * 60]  # 80 of 100 steps in 10 minutes
+    assert [entry.seconds for entry in entries] == [11 * 60, 11 * 60]
+    assert goodput(entries).share == 18 / 22
+    assert [entry.moved for entry in entries] == [True, True]
+
+
+def test_a_failed_end_counts_up_to_its_checkpoint(tmp_path: Path) -> None:
+    (entry,) = ledger([attempt(tmp_path, 1, (0, 11), (0, 100, 50), outcome="failed")])
+    assert entry.useful == 5 * 60
+
+
+def test_attempts_without_a_newer_checkpoint_are_fruitless(tmp_path: Path) -> None:
+    lives = [
+        attempt(tmp_path, 1, (0, 2), (0, 10, 10), outcome="failed"),
+        attempt(tmp_path, 2, (2, 4), (10, 15, 10), outcome="failed"),
+        attempt(tmp_path, 3, (4, 6), (10, 15, 10), outcome="moved away"),
+        attempt(tmp_path, 4, (6, 8), (10, 15, 10), outcome="failed"),
+    ]
+    assert fruitless(ledger(lives)) == 2  # one of them never began
+    assert goodput([]).share is None
+
+
+def test_an_attempt_without_an_end_runs_or_was_killed(tmp_path: Path) -> None:
+    one = attempt(tmp_path, 1, (0, 2), (0, 10, 10))
+    (one.path / "end.json").unlink()
+    one = Attempt.open(one.path)
+    assert [entry.outcome for entry in ledger([one])] == ["killed"]
+    assert [entry.outcome for entry in ledger([one], running=True)] == ["running"]
+
+
+def test_the_tasks_of_an_array_are_stories_of_their_own(tmp_path: Path) -> None:
+    lives = [
+        attempt(tmp_path, 1, (0, 2), (0, 10, 10), array_task="0", outcome="interrupted"),
+        attempt(tmp_path, 2, (0, 2), (0, 4, 4), array_task="1", outcome="interrupted"),
+        attempt(tmp_path, 3, (2, 4), (10, 20, 20), array_task="0", outcome="finished"),
+    ]
+    assert [entry.moved for entry in stories(lives)] == [True, True, True]
+    assert Run.open(tmp_path).finished is False
+
+
+def test_jobs_that_a_script_submitted_belong_to_the_run(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"job_ids": ["12", "30"]}))
+    (tmp_path / "resubmitted").write_text("15\n31\n")
+    assert Run.open(tmp_path).job_ids == ["12", "15", "30", "31"]

@@ -10,6 +10,7 @@ takes from a GPU, and what the writing thread takes from the step beside it.
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import os
 import random
@@ -138,7 +139,7 @@ def lightning_way(model: nn.Module, folder: Path) -> dict[str, Callable[[], Any]
     class Module(pl.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.net = model
+            self.net = copy.deepcopy(model)  # Lightning leaves what it trained on the CPU
 
         def training_step(self, batch: Any, _: int) -> Any:
             return self.net(batch[0]).square().mean()
@@ -150,7 +151,12 @@ def lightning_way(model: nn.Module, folder: Path) -> dict[str, Callable[[], Any]
         max_steps=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=folder,
     )  # fmt: skip
-    own.fit(Module(), DataLoader(TensorDataset(torch.zeros(1, WIDTH)), 1))
+    module = Module()
+    own.fit(module, DataLoader(TensorDataset(torch.zeros(1, WIDTH)), 1))
+    device = next(model.parameters()).device
+    module.to(device)
+    for state in own.optimizers[0].state.values():
+        state.update({key: value.to(device) for key, value in state.items() if value.dim()})
     return {"Lightning": lambda: own.save_checkpoint(folder / "lightning.ckpt")}
 
 

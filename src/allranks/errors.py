@@ -91,7 +91,10 @@ class Interrupted(SystemExit):
         return self.sentence
 
 
-NEVER_AGAIN = (2, 3, 4, 78)
+REPLACED = 78
+"""The exit code of a training whose run another start has taken over."""
+
+NEVER_AGAIN = (2, 3, 4, REPLACED)
 """Exit codes that mean "do not try again": a mistake that another attempt would only repeat."""
 
 

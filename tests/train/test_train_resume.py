@@ -18,7 +18,7 @@ from trainer_rig import line, points, quiet  # noqa: E402
 from allranks import Trainer  # noqa: E402
 from allranks.checkpoint.reader import Reader  # noqa: E402
 from allranks.checkpoint.store import Store  # noqa: E402
-from allranks.errors import UsageError  # noqa: E402
+from allranks.errors import REPLACED, UsageError  # noqa: E402
 from allranks.train.callbacks import EarlyStopping, When  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
@@ -297,3 +297,41 @@ def test_a_finished_training_that_kept_the_best_alone(run_folder: Path, new_proc
     assert trained(2) == (0, 10)
     assert trained(2) == (10, 10)
     assert trained(3) == (10, 15)
+
+
+def test_a_new_start_keeps_the_checkpoints_of_the_old_one_apart(
+    run_folder: Path, new_process: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, optimizer = line()
+    Trainer(model, optimizer, quiet(max_steps=20)).fit(DataLoader(points(), batch_size=4))
+    new_process()
+    model, optimizer = line()
+    Trainer(model, optimizer, quiet(max_steps=7, resume=False)).fit(
+        DataLoader(points(), batch_size=4)
+    )
+    store = Store(run_folder / "checkpoints")
+    assert [saved.step for saved in store.all()] == [7]
+    assert [saved.step for saved in Store(store.folder / "earlier").all()] == [20]
+    assert (store.folder / "latest").resolve().name == "step-00000007"
+    assert "moved to" in capsys.readouterr().out
+
+
+def test_a_training_that_was_replaced_ends(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(run_folder / "checkpoints")
+
+    def replace(trainer: Any) -> None:
+        if trainer.step == 6:
+            store.take_over({})
+
+    model, optimizer = line()
+    config = quiet(
+        max_steps=40, checkpoint_every_steps=4, checkpoint_async=False,
+        callbacks=[When("step_end", replace)],
+    )  # fmt: skip
+    with pytest.raises(SystemExit) as end:
+        Trainer(model, optimizer, config).fit(DataLoader(points(), batch_size=4))
+    assert end.value.code == REPLACED
+    assert [saved.step for saved in store.all()] == [4]
+    assert "another one took over" in capsys.readouterr().out

@@ -46,7 +46,7 @@ class Snapshot:
 
 
 def bytes_of(snapshot: Snapshot, size: int) -> int:
-    """About how many bytes a snapshot takes over all ranks, seen from one of them."""
+    """How many bytes the tensors take over all ranks, seen from one of them; the rest is small."""
     ties = tied(snapshot.tensors)
     total: int = 0
     for key, value in snapshot.tensors.items():
@@ -58,10 +58,7 @@ def bytes_of(snapshot: Snapshot, size: int) -> int:
             total += value.numel() * value.element_size()
         else:
             total += value.nbytes * size
-    own, state = (
-        0 if each is None else len(packed(each)) for each in (snapshot.own, snapshot.state)
-    )
-    return total + own * size + state
+    return total
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,11 @@ not wait at all.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +22,13 @@ from allranks.checkpoint.shards import Entry, bits
 
 SLAB = 256 << 20
 """Bytes of one piece of memory. A power of two: torch rounds pinned memory up to one."""
+
+_ROUND = 16 << 20
+_BLOCK = 8 << 20
+_FOR_THREADS = 128 << 20
+"""Below this many bytes a thread costs more than it saves."""
+_MOST_THREADS = 4
+"""Memory has no more to give, and other ranks of the node copy at the same time."""
 
 
 class Staging:
@@ -36,11 +46,34 @@ class Staging:
         self._reserve(any(tensor.is_cuda for _, tensor in placed))
         self._events = []
         devices = {tensor.device for _, tensor in placed if tensor.is_cuda}
-        for entry, tensor in placed:
-            if not tensor.is_cuda:
-                self._put(entry.start, bits(tensor), wait=True)
         for device in devices:
             self._copy_beside(device, [(e, t) for e, t in placed if t.device == device])
+        self._copy_here([(e.start, bits(t)) for e, t in placed if not t.is_cuda])
+
+    def _copy_here(self, rows: Sequence[tuple[int, Tensor]]) -> None:
+        """By plain memory copies in a few threads, none of which holds up the others' Python.
+
+        torch's own copying meets at a barrier after each tensor, which costs most of the time on a
+        machine that is busy with loader workers.
+        """
+        blocks = [block for start, row in rows for block in self._blocks(start, row)]
+        small = sum(count for _, _, count in blocks) < _FOR_THREADS
+        if small or (threads := _threads()) == 1:
+            for block in blocks:
+                ctypes.memmove(*block)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda block: ctypes.memmove(*block), blocks))
+
+    def _blocks(self, start: int, row: Tensor) -> Iterator[tuple[int, int, int]]:
+        """To, from and how many bytes, in blocks that threads can share out among them."""
+        done = 0
+        while done < row.numel():
+            number, offset = divmod(start + done, SLAB)
+            slab = self._slabs[number]
+            count = min(row.numel() - done, slab.numel() - offset, _BLOCK)
+            yield slab.data_ptr() + offset, row.data_ptr() + done, count
+            done += count
 
     def _copy_beside(self, device: Any, placed: Sequence[tuple[Entry, Tensor]]) -> None:
         stream = self._streams.setdefault(device, None) or torch.cuda.Stream(device)
@@ -49,7 +82,7 @@ class Staging:
         stream.wait_stream(present)
         with torch.cuda.stream(stream):
             for entry, tensor in placed:
-                self._put(entry.start, bits(tensor), wait=False)
+                self._put(entry.start, bits(tensor))
             event = torch.cuda.Event(blocking=True)  # the writer sleeps until then
             event.record(stream)
         present.wait_event(event)
@@ -64,18 +97,19 @@ class Staging:
             if count > 0:
                 yield memoryview(slab[:count].numpy())
 
-    def _put(self, start: int, row: Tensor, *, wait: bool) -> None:
+    def _put(self, start: int, row: Tensor) -> None:
         done = 0
         while done < row.numel():
             number, offset = divmod(start + done, SLAB)
             slab = self._slabs[number]
             count = min(row.numel() - done, slab.numel() - offset)
-            slab[offset : offset + count].copy_(row[done : done + count], non_blocking=not wait)
+            slab[offset : offset + count].copy_(row[done : done + count], non_blocking=True)
             done += count
 
     def _reserve(self, pinned: bool) -> None:
-        """All slabs are full ones but the last, which grows when it must."""
-        sizes = [SLAB] * (self._used // SLAB) + [self._used % SLAB] * bool(self._used % SLAB)
+        """All slabs are full ones but the last, which has some more than it needs: sizes vary a little."""
+        rest = -(-(self._used % SLAB) // _ROUND) * _ROUND
+        sizes = [SLAB] * (self._used // SLAB) + [rest] * bool(rest)
         for number, size in enumerate(sizes):
             if number == len(self._slabs):
                 self._slabs.append(_memory(size, pinned))
@@ -83,6 +117,10 @@ class Staging:
                 pinned and not self._slabs[number].is_pinned()
             ):
                 self._slabs[number] = _memory(size, pinned)
+
+
+def _threads() -> int:
+    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
 def _memory(size: int, pinned: bool) -> Tensor:

@@ -31,6 +31,7 @@ from allranks.runs.files import now, parse_stamp, read_json, write_text
 
 LATEST = "latest"
 QUARANTINE = "quarantine"
+EARLIER = "earlier"
 _STEP = re.compile(r"^step-(\d{8,})(?:-(\d+))?$")
 
 
@@ -180,6 +181,23 @@ class Store:
         for path in unwanted:
             remove_folder(path)
         return [path.name for path in unwanted]
+
+    def set_aside(self) -> Path | None:
+        """Move all checkpoints out of the way of a training that starts anew; None when there are none."""
+        names = self._names()
+        if not names:
+            return None
+        aside, number = self.folder / EARLIER, 1
+        while aside.exists():
+            number += 1
+            aside = self.folder / f"{EARLIER}-{number}"
+        aside.mkdir()
+        for link in self.links():
+            (self.folder / link).rename(aside / link)
+        for name in names:
+            (self.folder / name).rename(aside / name)
+        sync_folder(self.folder)
+        return aside
 
     def quarantine(self, path: Path, reason: str) -> Path:
         """Move a broken checkpoint out of the way, with a note; links to it go to the newest left."""

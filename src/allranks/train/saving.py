@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.checkpoint.gather import GIVEN_UP
 from allranks.checkpoint.saver import Saver, Snapshot, bytes_of
-from allranks.checkpoint.store import LATEST, QUARANTINE, Saved, Store, place
+from allranks.checkpoint.store import EARLIER, LATEST, QUARANTINE, Saved, Store, place
 from allranks.data.agree import gathered
-from allranks.errors import AllranksError, UsageError
+from allranks.errors import REPLACED, AllranksError, UsageError
 from allranks.leaving.deadline import shared
 from allranks.train import resuming
 from allranks.train.finding import FINISHED
@@ -146,10 +146,14 @@ class Saving:
             saver.cancel()  # rank 0 need not wait for a file that will not come
         if here.is_main:
             saver.wait()
-        problem, seconds = gathered((saver.problem, saver.seconds), here.size)[0]
+        end = (saver.problem, saver.taken_over, saver.seconds)
+        problem, taken, seconds = gathered(end, here.size)[0]
         step, self._under_way = self._under_way, None
         self.longest = max(self.longest, seconds)
         self._last_is_saved = not problem
+        if taken:
+            self._trainer.say(f"This start ends here: another one took over. {problem}")
+            raise SystemExit(REPLACED)
         if problem:
             self._newest = None
             # Rank 0 tells of others' files that they did not come, the others why.
@@ -219,7 +223,7 @@ def _mebibytes(size: int) -> str:
 def _check_name(name: str | None) -> None:
     if name is None:
         return
-    taken = name in (LATEST, QUARANTINE, FINISHED, "owner.json") or place(name)[0] >= 0
+    taken = name in (LATEST, QUARANTINE, EARLIER, FINISHED, "owner.json") or place(name)[0] >= 0
     if taken or not _NAME.match(name):
         why = "that name is taken" if taken else "letters, digits, '-', '_' and '.' make a name"
         raise UsageError(f"save_checkpoint({name!r}): {why}. For example save_checkpoint('mine').")

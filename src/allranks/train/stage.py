@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.checkpoint.store import Store
 from allranks.data.agree import gathered
-from allranks.errors import Interrupted
+from allranks.errors import Interrupted, UsageError
 from allranks.leaving.deadline import shared
 from allranks.runs.files import read_json, write_json
 from allranks.train import loggers as sinks
@@ -47,6 +47,8 @@ def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Loop | None]:
     trainer._saving = Saving(trainer, fit, store)
     if trainer.config.checkpoint:
         trainer._saving.take_over({"logged": begun.logged})
+        if trainer.config.resume is False:
+            share_result(lambda: _set_aside(trainer, store), trainer.world, trainer.device)
     gone_on = _resume(trainer, fit, store, train, val)
     trainer._loop = loop = Loop(trainer, fit)
     if gone_on is not None and gone_on.is_over:
@@ -62,6 +64,19 @@ def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Loop | None]:
         _note_start(fit)
     with loop.watching(), _watched(trainer, fit):
         yield loop
+
+
+def _set_aside(trainer: Trainer, store: Store) -> None:
+    """What an earlier start saved must not be taken for this one's; nothing of it is deleted."""
+    try:
+        aside = store.set_aside()
+    except OSError as error:
+        raise UsageError(
+            f"resume=False: the checkpoints in {store.folder} cannot be moved aside: {error.strerror}.\n"
+            "Move them yourself, or give another run folder."
+        ) from None
+    if aside is not None:
+        trainer.say(f"resume=False: the checkpoints of an earlier start were moved to {aside}.")
 
 
 @dataclass(frozen=True)

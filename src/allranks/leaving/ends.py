@@ -40,7 +40,9 @@ def find_end(env: Mapping[str, str], *, may_ask: bool = True) -> End | None:
     at = _number(given)
     if limit is not None and abs(limit.at - at) < _SAME:
         return limit  # the job script told it, and Slurm may have moved it since
-    return End(at, _start(env), "the end that ALLRANKS_DEADLINE names")
+    job = env.get("SLURM_JOB_ID", "")
+    what = f"the end set for job {job}" if job else "the end that ALLRANKS_DEADLINE names"
+    return End(at, _start(env), what)
 
 
 def _limit(env: Mapping[str, str], may_ask: bool) -> End | None:

@@ -50,7 +50,7 @@ test: system $(VENV)/test  ## run all tests; what cannot run here is skipped wit
 	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist worksteal $(ARGS)
 
 test-soak: system $(VENV)/test  ## a slow leg: trainings ended in every way, hundreds of times
-	$(BIN)/python -m pytest -m slow tests/soak -n $(JOBS) --dist worksteal --timeout 1800 $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/soak tests/train -n $(JOBS) --dist worksteal --timeout 1800 $(ARGS)
 
 test-slurm-versions: system $(VENV)/test  ## a slow leg: Slurm 24.11 and 26.05 for real (as root)
 	$(BIN)/python -m pytest -m slow tests/versions --timeout 1500 $(ARGS)

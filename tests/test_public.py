@@ -103,7 +103,7 @@ ROOMS = {
     "job": {"errors", "units", "shell", "imports", "site", "redact", "lenient_json"},
     "environment": {"errors", "shell", "job", "redact"},
     "launchers": {"errors", "shell", "job"},
-    "script": {"errors", "launchers", "environment", "job", "shell", "units"},
+    "script": {"agent", "errors", "launchers", "environment", "job", "shell", "units"},
     "slurm": {"errors", "units"},
     "runs": {"errors", "units", "redact"},
     "checkpoint": {"errors", "runs"},

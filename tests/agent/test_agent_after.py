@@ -89,7 +89,46 @@ def test_attempts_are_limited(life: Life) -> None:
     assert life.end(0, policy, saved=1, left="soon over").next == "requeue"
     decision = life.end(0, policy, saved=2, left="soon over")
     assert (decision.next, decision.code) == ("stop", 75)
-    assert "--max-attempts" in decision.sentence
+    assert "attempt 2, and --max-attempts is 2: it stops." in decision.sentence
+    assert f"allranks resume --max-attempts 4 {life.folder.name}" in decision.sentence
+    # One more by hand tells both numbers.
+    assert "attempt 3, and --max-attempts is 2" in life.end(0, policy, saved=3, left="x").sentence
+
+
+def test_crashes_are_attempts_too(life: Life) -> None:
+    policy = Policy(restarts=50, max_attempts=3)
+    ends = [life.end(1, policy, saved=number) for number in (1, 2, 3)]
+    assert [end.next for end in ends] == ["restart", "restart", "stop"]
+    assert "--max-attempts is 3" in ends[-1].sentence
+
+
+def test_restarts_are_counted_on_in_a_job_that_only_took_other_nodes(life: Life) -> None:
+    policy = Policy(requeue=True, restarts=2)
+    assert [life.end(1, policy, saved=number).next for number in (1, 2)] == ["restart"] * 2
+    life.attempt().finish(0, outcome="moved away", next="resubmit")
+    assert life.end(1, policy, saved=4, job_id="8").next == "stop"
+
+
+def test_restarts_of_ranks_that_tell_nothing_are_those_that_were_asked_for(life: Life) -> None:
+    policy = Policy(restarts=5, max_fruitless=2)
+    assert [life.end(1, policy).next for _ in range(6)] == ["restart"] * 5 + ["stop"]
+
+
+@pytest.mark.parametrize("left", ["", "the end is near"])
+def test_a_run_that_a_user_cancelled_stays_so_whatever_slurm_says(life: Life, left: str) -> None:
+    (life.folder / "cancelled").touch()
+    decision = life.end(1, Policy(True, restarts=9), left=left)
+    assert (decision.next, decision.outcome) == ("stop", "cancelled")
+
+
+def test_a_way_back_that_slurm_does_not_give_is_not_promised(life: Life) -> None:
+    attempt = life.attempt(4, left="the end is near")
+    decision = after(End(attempt, 0, ON, stuck=True))
+    assert (decision.next, decision.code) == ("stop", 75)
+    assert decision.sentence == (
+        "The end is near. Slurm could not be told to go on; "
+        f"do it with: allranks resume {life.folder.name}"
+    )
 
 
 def test_without_requeue_it_says_how_to_go_on(life: Life) -> None:
@@ -165,6 +204,8 @@ START = "2026-11-15T12:51:18"
         ("COMPLETING", "None", 1, "2026-11-15T12:51:38", "preempted"),
         ("TIMEOUT,COMPLETING", "None", 1, "None", "timed out"),
         ("CANCELLED", "None", 1, "None", "cancelled"),
+        ("BOOT_FAIL", "None", 1, "None", "node lost"),
+        ("RUNNING,COMPLETING", "None", 1, "None", "cancelled"),
     ],
 )
 def test_what_ended_a_job(
@@ -175,6 +216,22 @@ def test_what_ended_a_job(
     assert (facts.ended_by, facts.dying) == (ended_by, state != "RUNNING")
     assert facts.may_requeue
     assert not read_job(JOB.format(state, reason, 0, restarts, START, preempted), 1).may_requeue
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["SUSPENDED", "RUNNING,SIGNALING", "RUNNING,RESIZING", "STAGE_OUT", "CONFIGURING",
+     "OUT_OF_MEMORY", "FAILED"],
+)  # fmt: skip
+def test_a_state_that_nobody_caused_is_no_cancellation(state: str) -> None:
+    facts = read_job(JOB.format(state, "None", 1, 0, START, "None"), 0)
+    assert (facts.ended_by, facts.dying) == ("", False)
+
+
+def test_a_users_words_do_not_count_as_slurms() -> None:
+    told = JOB.format("RUNNING", "None", 1, 0, START, "None")
+    more = " Comment=x Reason=TimeLimit Restarts=9 Requeue=0 WorkDir=/a JobState=CANCELLED"
+    assert read_job(told + more, 0) == JobFacts()
 
 
 def test_a_silent_slurm_says_nothing() -> None:

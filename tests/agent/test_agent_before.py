@@ -53,19 +53,48 @@ def test_a_node_that_failed_twice_is_kept_away_from(tmp_path: Path) -> None:
     assert before(attempt(tmp_path, 4, hosts=["n[3-4]"]), ON, "", "")[0] == "go"
 
 
+def death(folder: Path, number: int, host: str, signal: int, **about: Any) -> Attempt:
+    """An attempt in which rank 3 died hard on that node."""
+    one = attempt(folder, number, **about)
+    failure = {"rank": 3, "host": host, "exit_code": 128 + signal, "signal": signal, "time": "1"}
+    (one.path / "failures/rank-00003.json").write_text(json.dumps(failure))
+    return one.finish(128 + signal, outcome="failed", next="restart")
+
+
 def test_a_hard_death_of_the_first_rank_counts_against_its_node(tmp_path: Path) -> None:
-    for number, signal in ((1, 11), (2, 9)):
-        one = attempt(tmp_path, number)
-        failure = {
-            "rank": 3,
-            "host": "n2",
-            "exit_code": 128 + signal,
-            "signal": signal,
-            "time": "1",
-        }
-        (one.path / "failures/rank-00003.json").write_text(json.dumps(failure))
-        one.finish(128 + signal, outcome="failed", next="restart")
+    death(tmp_path, 1, "n2", 11)
+    death(tmp_path, 2, "n2", 9)
     assert before(attempt(tmp_path, 3), ON, "", "")[0] == "avoid"
+
+
+def test_a_death_that_comes_along_to_other_nodes_is_the_scripts(tmp_path: Path) -> None:
+    death(tmp_path, 1, "n2", 11)
+    death(tmp_path, 2, "n2", 11)
+    death(tmp_path, 3, "n4", 11, hosts=["n[3-4]"])
+    assert before(attempt(tmp_path, 4), ON, "", "")[0] == "go"
+
+
+def test_only_names_that_slurm_knows_are_kept_away_from(tmp_path: Path) -> None:
+    """A node may call itself otherwise; sbatch would refuse the whole list."""
+    for number in (1, 2):
+        death(tmp_path, number, "n2.cluster.org", 7)
+    assert before(attempt(tmp_path, 3), ON, "", "")[0] == "avoid"
+    assert (tmp_path / "excluded").read_text() == "n2\n"
+    other = tmp_path / "other"
+    for number in (1, 2):
+        death(other, number, "localhost", 7)
+    assert before(attempt(other, 3), ON, "", "")[0] == "go"
+
+
+def test_a_job_that_submitted_itself_is_limited_as_well(tmp_path: Path) -> None:
+    """No node is avoided once more when the attempts are used up."""
+    policy = Policy(requeue=True, max_attempts=2)
+    for number in (1, 2):
+        death(tmp_path, number, "n2", 7)
+    (tmp_path / "resubmitted").write_text("8\n")
+    word, said = before(attempt(tmp_path, 3, job_id="8"), policy, "", "")
+    assert (word, "--max-attempts" in said) == ("stop 75", True)
+    assert before(attempt(tmp_path, 4, job_id="9"), policy, "", "")[0] == "avoid"  # by a user
 
 
 def test_slurms_own_restarts_are_limited_too(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from allranks.checkpoint.saver import Saver, Snapshot
+from allranks.checkpoint.saver import Saver
+from allranks.checkpoint.snapshot import Snapshot
 from allranks.checkpoint.store import Store
 
 

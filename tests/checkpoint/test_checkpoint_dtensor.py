@@ -17,7 +17,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from allranks.checkpoint.dcp import load
 from allranks.checkpoint.plan import plan
 from allranks.checkpoint.reader import Reader
-from allranks.checkpoint.saver import Saver, Snapshot
+from allranks.checkpoint.saver import Saver
+from allranks.checkpoint.snapshot import Snapshot
 from allranks.checkpoint.store import Store
 
 torch.set_num_threads(1)

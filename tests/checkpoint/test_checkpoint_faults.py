@@ -7,10 +7,12 @@ import os
 import pickle
 import subprocess
 import sys
+import tarfile
+import threading
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,8 +21,9 @@ from checkpoint_rig import names, new_store, save, save_steps, small
 from allranks.checkpoint import gather
 from allranks.checkpoint.export import export
 from allranks.checkpoint.manifest import BrokenCheckpoint, Manifest
-from allranks.checkpoint.reader import Reader
-from allranks.checkpoint.saver import Saver, Snapshot
+from allranks.checkpoint.reader import Reader, unpacked
+from allranks.checkpoint.saver import Saver
+from allranks.checkpoint.snapshot import Snapshot
 from allranks.checkpoint.verify import problems
 from allranks.errors import UsageError
 
@@ -29,7 +32,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch
 from allranks.checkpoint.reader import Reader
-from allranks.checkpoint.saver import Snapshot
+from allranks.checkpoint.snapshot import Snapshot
 from allranks.checkpoint.store import Store
 from allranks.checkpoint.verify import problems
 from allranks.errors import UsageError
@@ -156,6 +159,28 @@ def test_rank_0_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monke
     assert [*store.folder.glob(".*")] == []
 
 
+def test_waiting_for_the_others_asks_the_disk_less_and_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is told to stop after its tenth pause; meanwhile the sizes were asked for once."""
+
+    class GivenUp(threading.Event):
+        pauses: ClassVar[list[float]] = []
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            self.pauses.append(timeout)
+            return len(self.pauses) == 40
+
+    weighed: list[Path] = []
+    monkeypatch.setattr(gather, "_bytes", lambda part: weighed.append(part) or len(weighed))
+    with pytest.raises(gather.SaveFailed, match="given up"):
+        gather.gather(tmp_path, 2, [], GivenUp())
+    assert GivenUp.pauses[0] < 0.01
+    assert GivenUp.pauses[-1] == 1.0
+    assert len(weighed) == 1
+
+
 def test_a_failure_in_what_the_caller_passed_is_told(tmp_path: Path) -> None:
     store, token = new_store(tmp_path)
     saver = Saver(store, 0, 1, token)
@@ -180,6 +205,7 @@ def test_what_could_not_be_read_back_is_not_saved(tmp_path: Path) -> None:
     for content in (Bomb(mark), {"a": [Bomb(mark)]}, {"loss": Fraction(1, 2)}):
         [said] = save(store, token, 1, [Snapshot({}, state=content)])
         assert "'state' is more than tensors and plain containers" in said
+        assert "add_safe_globals" not in said  # which would be to trust the file
     assert "fractions" in said
     assert names(store) == []
     assert not mark.exists()
@@ -196,6 +222,20 @@ def test_a_pickle_in_place_of_a_blob_is_not_run(tmp_path: Path, write: Any) -> N
     with pytest.raises(BrokenCheckpoint, match="more than tensors and plain containers"):
         Reader(store.folder / "latest").blob("state")
     assert not mark.exists()
+
+
+def test_old_kinds_of_blobs_never_reach_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch before 2.6 runs code that it finds in a tar file, also with weights_only."""
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
+    for kind in (tarfile.PAX_FORMAT, None):
+        old = io.BytesIO()
+        if kind is None:
+            torch.save({"a": 1}, old, _use_new_zipfile_serialization=False)
+        else:
+            tarfile.open(fileobj=old, mode="w", format=kind).close()
+        row = torch.frombuffer(bytearray(old.getvalue()), dtype=torch.uint8)
+        with pytest.raises(ValueError, match=r"not of torch\.save's own kind"):
+            unpacked(row)
 
 
 def test_a_manifest_cannot_point_outside(tmp_path: Path) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from checkpoint_rig import flip, names, new_store, save, save_steps, small
 
+from allranks.checkpoint import patience, verify
+from allranks.checkpoint import store as storing
 from allranks.checkpoint.find import newest_valid, resolve
+from allranks.checkpoint.listing import rows
 from allranks.checkpoint.manifest import FORMAT, BrokenCheckpoint, Manifest, NewerCheckpoint
+from allranks.checkpoint.patience import Unreadable
 from allranks.checkpoint.reader import Reader
-from allranks.checkpoint.saver import Saver, Snapshot
+from allranks.checkpoint.saver import Saver
+from allranks.checkpoint.snapshot import Snapshot
 from allranks.checkpoint.store import Store, TakenOver
 from allranks.checkpoint.verify import problems
 from allranks.errors import UsageError
@@ -164,15 +171,121 @@ def test_every_flipped_bit_of_a_manifest_is_found(tmp_path: Path) -> None:
         assert found or at >= len(whole) - 4, f"byte {at} is {whole[at : at + 1]!r}"
 
 
-def test_no_sound_one_means_none_and_twice_broken_keeps_both(tmp_path: Path) -> None:
+def test_none_there_means_none_and_none_sound_is_an_error(tmp_path: Path) -> None:
     store, token = new_store(tmp_path)
     assert newest_valid(store, problems, print) is None
+    save_steps(store, token, 1, 2)
+    for step in (1, 2):
+        flip(store.folder / f"step-0000000{step}" / "rank-00000.safetensors", -1)
+    for _ in range(2):  # nothing was moved: the next start stops as well
+        with pytest.raises(UsageError, match=r"(?s)none of the 2 is sound.*checksum.*resume=False"):
+            newest_valid(store, problems, print)
+    assert names(store) == ["step-00000002", "step-00000001"]
+    assert store.quarantined() == []
+
+
+def test_twice_broken_keeps_both(tmp_path: Path) -> None:
+    store, token = new_store(tmp_path)
+    save_steps(store, token, 1)
     for _ in range(2):
-        save_steps(store, token, 1)
-        (store.folder / "step-00000001" / "manifest.json").unlink()
-        assert newest_valid(store, problems, lambda text: None) is None
-    assert [path.name for path, _ in store.quarantined()] == ["step-00000001", "step-00000001.2"]
-    assert store.links() == {}
+        save_steps(store, token, 2)
+        (store.folder / "step-00000002" / "manifest.json").unlink()
+        assert newest_valid(store, problems, lambda text: None) is not None
+    assert [path.name for path, _ in store.quarantined()] == ["step-00000002", "step-00000002.2"]
+    assert store.links() == {"latest": "step-00000001"}
+
+
+class Stale:
+    """A file system that does not answer so many times."""
+
+    def __init__(self, real: Any, times: int) -> None:
+        self.real, self.left = real, times
+
+    def __call__(self, path: Path) -> Any:
+        if self.left and "step-00000002" in str(path):
+            self.left -= 1
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return self.real(path)
+
+
+@pytest.fixture(params=["manifest", "shard"])
+def stale(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def begin(times: int) -> None:
+        monkeypatch.setattr(patience, "_PAUSES", (0.0, 0.0))
+        if request.param == "shard":
+            monkeypatch.setattr(verify, "checksum", Stale(verify.checksum, times))
+        else:
+            reading = Stale(Path.read_bytes, times)
+            monkeypatch.setattr(Path, "read_bytes", lambda path: reading(path))
+
+    return begin
+
+
+def test_what_cannot_be_read_now_is_read_again(tmp_path: Path, stale: Any) -> None:
+    store, token = new_store(tmp_path)
+    save_steps(store, token, 1, 2)
+    stale(2)
+    found = newest_valid(store, problems, print)
+    assert found is not None
+    assert found.step == 2
+
+
+def test_what_stays_unreadable_is_not_taken_for_broken(tmp_path: Path, stale: Any) -> None:
+    store, token = new_store(tmp_path)
+    save_steps(store, token, 1, 2)
+    stale(1000)
+    for look in (lambda: newest_valid(store, problems, print), lambda: resolve(str(tmp_path))):
+        with pytest.raises(Unreadable, match=r"(?s)cannot be read now.*Stale file handle.*mv "):
+            look()
+    assert names(store) == ["step-00000002", "step-00000001"]
+    assert store.quarantined() == []
+    assert [row.state for row in rows(store, verify=True)] == ["unreadable", "verified"]
+    assert "step-00000002" not in store.prune(keep=1, keep_every=None)
+
+
+def test_what_fails_after_the_rename_takes_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(path: Path, *_: Any) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+
+    store, token = new_store(tmp_path)
+    save_steps(store, token, 1)
+    monkeypatch.setattr(storing, "remove_folder", busy)
+    monkeypatch.setattr(storing, "move_link", busy)
+    told: list[str] = []
+    saver = Saver(store, 0, 1, token, warn=told.append)
+    done: list[Any] = []
+    for step in (2, 3):
+        saver.start(
+            small(step), store.stage(step, token), {"step": step}, done.append, links=["a"], keep=1
+        )
+        saver.wait()
+        assert saver.problem == ""
+    assert [saved.step for saved in done] == [2, 3]
+    assert names(store) == ["step-00000003", "step-00000002", "step-00000001"]
+    assert len(told) == 2  # each kind once
+    assert "names (a, latest)" in told[0]
+    assert "cannot be removed: Device or resource busy" in told[1]
+
+
+def test_one_that_cannot_be_removed_does_not_keep_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, token = new_store(tmp_path)
+    for step in (1, 2, 3):
+        publish(store, token, step)
+    real = storing.remove_folder
+
+    def busy(path: Path) -> None:
+        if path.name == "step-00000002":
+            raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+        real(path)
+
+    monkeypatch.setattr(storing, "remove_folder", busy)
+    with pytest.raises(OSError, match="busy"):
+        store.prune(keep=1, keep_every=None)
+    assert names(store) == ["step-00000003", "step-00000002"]
 
 
 def test_a_later_format_is_refused_and_left_alone(tmp_path: Path) -> None:

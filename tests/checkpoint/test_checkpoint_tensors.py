@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import tempfile
+import weakref
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ from allranks.checkpoint import plan as planning
 from allranks.checkpoint import staging
 from allranks.checkpoint.plan import Stretch, boxes, deal
 from allranks.checkpoint.reader import Reader
-from allranks.checkpoint.saver import Snapshot, bytes_of
 from allranks.checkpoint.shards import DTYPES, Entry, bits, dtype_name, header, lay_out, write_file
+from allranks.checkpoint.snapshot import Snapshot, bytes_of
 from allranks.checkpoint.verify import problems
 from allranks.errors import UsageError
 
@@ -145,6 +147,64 @@ def test_the_copy_is_taken_before_start_returns(
     found = [Reader(each.path).tensor("w") for each in store.all()]
     assert [each.unique().tolist() for each in found] == [[5.0], [4.0], [3.0]]
     assert [len(each) for each in found] == [20, 600, 301]
+
+
+def test_the_memory_of_the_copies_is_given_back(tmp_path: Path) -> None:
+    from allranks.checkpoint.saver import Saver
+
+    store, token = new_store(tmp_path)
+    saver = Saver(store, 0, 1, token)
+    saver.start(Snapshot({"w": torch.ones(5000)}), store.stage(1, token), {"step": 1})
+    memory = weakref.ref(saver._staging)
+    saver.close()  # the save under way has it still
+    saver.wait()
+    assert saver.problem == ""
+    gc.collect()
+    assert memory() is None
+    saver.start(Snapshot({"w": torch.ones(5000)}), store.stage(2, token), {"step": 2})
+    saver.wait()
+    assert [problems(each.path) for each in store.all()] == [[], []]
+
+
+class Elsewhere(torch.Tensor):
+    """As on a device whose memory cannot be read by its address."""
+
+    device = property(lambda self: torch.device("xpu"))  # type: ignore[assignment]
+    fetched = 0
+
+    def cpu(self) -> torch.Tensor:  # type: ignore[override]
+        Elsewhere.fetched += 1
+        return self.as_subclass(torch.Tensor)
+
+
+def test_tensors_of_other_devices_are_fetched() -> None:
+    value = torch.arange(6.0)
+    staged = staging.Staging()
+    staged.copy([(Entry("w", "F32", (6,)), value.as_subclass(Elsewhere))])
+    assert Elsewhere.fetched == 1
+    [part] = staged.parts()
+    assert bytes(part) == value.numpy().tobytes()
+
+
+def test_copies_of_views_are_made_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = torch.arange(60.0).reshape(10, 6)
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal most
+        row = bits(tensor)
+        if row.data_ptr() != tensor.data_ptr():
+            alive.append(weakref.ref(row))
+        most = max(most, sum(each() is not None for each in alive))
+        return row
+
+    monkeypatch.setattr(staging, "bits", counted)
+    entries = [(Entry(str(i), "F32", (6, 10), 240 * i), base.T) for i in range(5)]
+    staged = staging.Staging()
+    staged.copy(entries)
+    assert most == 1
+    assert b"".join(staged.parts()) == 5 * base.T.contiguous().numpy().tobytes()
 
 
 def test_views_and_strides_are_saved_as_they_look(tmp_path: Path) -> None:

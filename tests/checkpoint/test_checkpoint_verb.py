@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from torch import nn
 
 from allranks.checkpoint.export import export
-from allranks.checkpoint.saver import Snapshot
+from allranks.checkpoint.snapshot import Snapshot
 from allranks.checkpoint.store import Store
 from allranks.cli.checkpoints import checkpoints
 from allranks.errors import AllranksError, UsageError

@@ -243,3 +243,18 @@ def test_explain_shows_every_value_as_people_write_it() -> None:
     assert rows["launcher"][0] == "srun"
     everything = explain(plan_of(site=LAB, gpus_per_node=1, exclusive=True))
     assert ("memory", "all of the node") in [row[:2] for row in everything]
+
+
+@pytest.mark.parametrize("more", [{}, {"requeue": True}, {"restarts": 2}])
+def test_limits_of_what_was_not_asked_for_are_told(more: dict[str, Any]) -> None:
+    notes = plan_of(max_attempts=3, max_fruitless=2, **more).notes
+    said = "--max-attempts and --max-fruitless without --requeue or --restarts: the run has one attempt."
+    assert (said in notes) is (not more)
+
+
+@pytest.mark.parametrize("signal", ["B:TERM@60", "B:SIGTERM@60", "RB:15@60"])
+def test_a_signal_that_looks_like_slurms_own_end_is_refused(signal: str) -> None:
+    said = refusal(requeue=True, signal=signal)
+    assert "Use another: --signal " + signal.partition(":")[0] + ":USR1@60" in said
+    assert plan_of(signal=signal).job.signal == signal
+    assert plan_of(requeue=True, signal="TERM@60").job.signal == "TERM@60"  # for the steps alone

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from allranks.errors import UsageError
+from allranks.job import parse
 from allranks.job.fields import Job, empty, flag, options
 from allranks.job.layers import Layer, file_layer, given, merge
 from allranks.units import Gpus
@@ -110,3 +111,10 @@ def test_every_field_has_help_and_a_group() -> None:
     for name, spec in options().items():
         assert spec.help.endswith((".", "].")), name
         assert spec.group
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", "many"])
+def test_a_number_that_may_be_nothing_says_so(value: str) -> None:
+    assert (parse.whole("0"), parse.whole(2)) == (0, 2)
+    with pytest.raises(UsageError, match=f"'{value}' is not a whole number of at least 0."):
+        parse.whole(value)

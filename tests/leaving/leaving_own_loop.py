@@ -14,10 +14,11 @@ torch.set_num_threads(1)
 allranks.init("gloo")
 stop = allranks.deadline()
 rank, folder = dist.get_rank(), Path(sys.argv[1])
-for step in range(6000):
+for done in range(6000):
+    step = done % 25  # counted in each epoch anew
     time.sleep(0.01)
     dist.all_reduce(torch.ones(1))
-    if step == 3:
+    if done == 3:
         (folder / f"ready{rank}").write_text(str(os.getpid()))
     if stop.near(step):
         with stop.saving(step):

@@ -17,8 +17,11 @@ from allranks.errors import Interrupted, UsageError
 from allranks.leaving import deadline as module
 from allranks.leaving.deadline import Deadline
 from allranks.leaving.ends import find_end
+from allranks.leaving.notes import Count
 from allranks.leaving.signals import LEAVING
 from allranks.leaving.talk import Alone
+from allranks.runs.ledger import attempts_of, ledger
+from allranks.runs.progress import Progress
 
 NOW = 1_800_000_000
 
@@ -123,14 +126,92 @@ def test_the_end_of_the_job_makes_a_loop_leave(
         loop()
     assert left.value.code == 0, "a job script looks after the rest"
     told = (tmp_path / "interrupted").read_text()
-    assert told.startswith(f"saved step {saved[0]} ")
+    assert told.startswith(f"saved step {saved[0]}, ")
     assert "before the end that ALLRANKS_DEADLINE names; the next attempt goes on" in told
     progress = json.loads((tmp_path / "progress.json").read_text())
     assert (progress["outcome"], progress["saved_step"]) == ("interrupted", saved[0])
     assert progress["first_step"] == 0
 
 
-def test_two_lines_do_with_a_hook() -> None:
+def epochs(stop: Deadline, first: int, length: int = 20) -> None:
+    """A loop that counts each epoch from 0 and saves at the end of each; a signal in the third."""
+    for epoch in range(100):
+        for step in range(0 if epoch else first, length):
+            time.sleep(0.001)
+            if (epoch, step) == (2, 5):
+                os.kill(os.getpid(), signal.SIGUSR1)
+            if step == length - 1:
+                stop.saved(step)
+            if stop.near(step):
+                stop.leave(step)
+
+
+def life(run: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> Deadline:
+    """A process of another attempt."""
+    (run / "attempts" / str(number)).mkdir(parents=True)
+    monkeypatch.setenv("ALLRANKS_ATTEMPT_DIR", str(run / "attempts" / str(number)))
+    monkeypatch.setattr(module, "_the_one", None)
+    return module.deadline()
+
+
+def test_a_loop_that_counts_each_epoch_from_0_leaves_and_moves_forward(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number in (1, 2, 3):
+        stop = life(tmp_path, number, monkeypatch)
+        with pytest.raises(Interrupted):
+            epochs(stop, first=7)
+        for each in LEAVING:
+            signal.signal(each, signal.SIG_DFL)
+    entries = ledger(attempts_of(tmp_path))
+    assert [entry.moved for entry in entries] == [True, True, True]
+    first, second = entries[:2]
+    assert first.kept_step is not None
+    assert first.kept_step >= 45, "two epochs and five steps"
+    assert second.first_step is not None
+    assert second.first_step >= first.kept_step, "counted on"
+
+
+def test_a_save_before_near_in_a_new_epoch_is_counted_on() -> None:
+    count = Count()
+    assert [count.stepped(step) for step in (8, 8, 9)] == [8, 8, 9], "batches of one step"
+    assert [count.saved(9), count.saved(0), count.stepped(0)] == [9, 10, 10]
+    assert [count.stepped(1), count.saved(1), count.at] == [11, 11, 11]
+
+
+def test_one_step_an_attempt_moves_the_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for step in (1, 2, 3):
+        began = time.time()
+        stop = life(tmp_path, step, monkeypatch)
+        time.sleep(0.05)  # the step
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert stop.near(step)
+        with pytest.raises(Interrupted):
+            stop.leave(step)
+        for each in LEAVING:
+            signal.signal(each, signal.SIG_DFL)
+        progress = Progress.read(tmp_path / "attempts" / str(step))
+        assert progress is not None
+        assert (progress.first_step, progress.saved_step) == (step - 1, step)
+        assert began <= (progress.began or 0) <= time.time() - 0.05, "before its first step"
+    assert [entry.moved for entry in ledger(attempts_of(tmp_path))] == [True, True, True]
+
+
+@pytest.mark.torch
+def test_ranks_that_are_not_connected_yet_are_refused(clean_env: dict[str, str]) -> None:
+    code = "import torch, allranks\nallranks.deadline().near(1)"
+    place = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost"}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(
+        words, env=clean_env | place, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "near() was called on rank 1 of 2 before torch.distributed was" in done.stderr
+    assert "Call allranks.init()" in done.stderr
+
+
+def test_two_lines_do_with_a_hook(capsys: pytest.CaptureFixture[str]) -> None:
     stop = module.deadline()
     saved: list[int] = []
     stop.on_leave(saved.append)
@@ -148,6 +229,7 @@ def test_two_lines_do_with_a_hook() -> None:
     assert (
         str(left.value) == f"saved step {saved[0]} on SIGUSR2; the next attempt goes on from there"
     )
+    assert capsys.readouterr().out == f"allranks: {left.value}\n"
 
 
 def test_a_handler_that_was_there_is_called_too() -> None:

@@ -61,6 +61,37 @@ def test_attempts_without_a_newer_checkpoint_are_fruitless(tmp_path: Path) -> No
     assert goodput([]).share is None
 
 
+def test_steps_of_different_fits_are_not_compared(tmp_path: Path) -> None:
+    """1000 steps, then a second training of 1000 steps in the same script."""
+
+    def at(number: int, fit: int, steps: tuple[int, int, int | None]) -> Attempt:
+        made = attempt(tmp_path, number, (0, 11), steps, outcome="failed")  # type: ignore[arg-type]
+        path = made.path / "progress.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"fit": fit}))
+        return Attempt.open(made.path)
+
+    lives = [
+        at(1, 1, (0, 900, 900)),
+        at(2, 2, (0, 200, 200)),
+        at(3, 2, (200, 450, 450)),
+        at(4, 2, (450, 470, None)),
+        at(5, 1, (1000, 1000, 1000)),  # it found the first one finished, and failed
+    ]
+    entries = ledger(lives)
+    assert [entry.moved for entry in entries] == [True, True, True, False, False]
+    assert fruitless(entries) == 2
+    assert entries[0].useful == 10 * 60  # the second attempt went through all of it
+
+
+def test_reaching_the_next_fit_is_progress_once(tmp_path: Path) -> None:
+    lives = []
+    for number in (1, 2):
+        made = attempt(tmp_path, number, (0, 2), (0, 5, 0), outcome="failed")
+        Progress(step=5, fit=2).write(made.path)
+        lives.append(Attempt.open(made.path))
+    assert [entry.moved for entry in ledger(lives)] == [True, False]
+
+
 def test_an_attempt_without_an_end_runs_or_was_killed(tmp_path: Path) -> None:
     one = attempt(tmp_path, 1, (0, 2), (0, 10, 10))
     (one.path / "end.json").unlink()

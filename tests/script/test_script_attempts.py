@@ -25,8 +25,13 @@ PYTHON = (
     NOTE
     + """env -0 >"$NOTES.env"
 if [[ $1 == -c ]]; then exit "${NO_AGENT:-0}"; fi
-if [[ $3 == after && ${NO_AGENT:-0} == 0 ]]; then head -n 1 "$ANSWERS"; sed -i 1d "$ANSWERS"; exit; fi
-if [[ $3 == before ]]; then echo "${BEFORE:-go}"; exit; fi
+if [[ $3 == after && ${NO_AGENT:-0} == 0 ]]; then
+  touch "$4/end.json"; head -n 1 "$ANSWERS"; sed -i 1d "$ANSWERS"; exit
+fi
+if [[ $3 == before ]]; then
+  if [[ ${BEFORE:-go} != go ]]; then touch "$4/end.json"; fi
+  echo "${BEFORE:-go}"; exit
+fi
 if [[ $3 == rank || $3 == deaf ]]; then while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; fi
 if [[ $1 == train.py && -n $LEAVE ]]; then echo "time is up" >"$ALLRANKS_ATTEMPT_DIR/interrupted"; fi
 exit "${CODE:-0}"
@@ -41,6 +46,7 @@ def stage(tmp_path: Path) -> Stage:
     for name, text in {"scontrol": SCONTROL, "python": PYTHON, "sbatch": SBATCH}.items():
         stage.fake(name, text)
     stage.fake("squeue", "#!/bin/bash\necho 1800000000\n")
+    stage.fake("sleep", NOTE)
     return stage
 
 
@@ -73,12 +79,12 @@ def test_back_into_the_queue(stage: Stage) -> None:
 def test_a_new_job_where_slurm_refuses(stage: Stage, how: dict[str, str]) -> None:
     (stage.folder / "run").mkdir()
     (stage.folder / "run" / "excluded").write_text("n3,n4\n")
-    answer = "requeue 0\n" if how else "resubmit 0\n"
+    answer = "requeue 0\nresubmit 0\n" if how else "resubmit 0\n"
     told = run(stage, answer, ON, SLURM_CONF="/etc/my.conf", MINE="kept", **how)
     assert told.code == 0, told.output
     (words,) = told.of("sbatch")
-    assert words[:3] == ("--parsable", "--dependency=afterany:7", "--exclude=n3,n4")
-    assert words[-2:] == (f"--chdir={stage.work}", str(stage.folder / "run" / "job.sh"))
+    assert words[:3] == ("--parsable", "--dependency=afterany:7", f"--chdir={stage.work}")
+    assert words[3:] == ("--exclude=n3,n4", str(stage.folder / "run" / "job.sh"))
     assert (stage.folder / "run" / "resubmitted").read_text() == "31\n"
     env = (stage.folder / "notes.sbatch").read_text().split("\0")
     names = {item.partition("=")[0] for item in env}
@@ -88,14 +94,9 @@ def test_a_new_job_where_slurm_refuses(stage: Stage, how: dict[str, str]) -> Non
 
 
 def test_a_job_that_slurm_has_put_back_itself_is_not_submitted_too(stage: Stage) -> None:
-    told = run(stage, "requeue 0\n", ON, REFUSED="1", RESTARTS="1")
+    told = run(stage, "requeue 0\nrequeued 0\n", ON, REFUSED="1", RESTARTS="1")
     assert (told.code, told.of("sbatch")) == (0, [])
-
-
-def test_when_no_way_leads_back_it_says_so_by_its_exit_code(stage: Stage) -> None:
-    told = run(stage, "requeue 0\n", ON, REFUSED="1", NO_SBATCH="1")
-    assert told.code == 75
-    assert not (stage.folder / "run" / "resubmitted").exists()
+    assert told.of("python")[-1][-1] == "--refused"
 
 
 @pytest.mark.parametrize(("answer", "code"), [("done 0", 0), ("stop 7", 7), ("requeued 0", 0)])
@@ -131,7 +132,9 @@ def test_a_finished_run_is_not_started_again(stage: Stage) -> None:
     [
         ({"LEAVE": "1"}, True, 0),
         ({"LEAVE": "1", "STATE": "COMPLETING"}, False, 75),  # it was cancelled
+        ({"CODE": "75"}, True, 0),
         ({"CODE": "9"}, False, 9),
+        ({"STATE": "COMPLETING"}, False, 0),  # cancelled too, though its ranks ended well
         ({}, False, 0),
     ],
 )
@@ -141,6 +144,8 @@ def test_without_allranks_bash_does_the_simple_part(
     told = run(stage, "", ON, NO_AGENT="1", **env)
     assert (("requeue", "7") in told.of("scontrol"), told.code) == (back, code)
     assert (stage.folder / "run" / "finished").exists() is (env == {})
+    asked = [call for call in told.of("python") if call[:2] == ("-m", "allranks.agent")]
+    assert asked == []  # it would only say that there is no such module
 
 
 def test_a_script_that_may_not_go_on_tells_that_it_has_not_finished(stage: Stage) -> None:
@@ -164,7 +169,7 @@ def test_a_job_knows_its_end_and_an_array_task_its_own_folder(stage: Stage) -> N
     assert told.env["ALLRANKS_DEADLINE"] == "1800000000"
     assert told.env["ALLRANKS_RUN_DIR"] == str(stage.folder / "run/tasks/3")
     assert told.env["ALLRANKS_ATTEMPT_DIR"] == str(stage.folder / "run/attempts/1")
-    told = run(stage, "requeue 0\n", {"array": "0-3", **ON}, SLURM_ARRAY_TASK_ID="3",
+    told = run(stage, "requeue 0\nresubmit 0\n", {"array": "0-3", **ON}, SLURM_ARRAY_TASK_ID="3",
                SLURM_ARRAY_JOB_ID="6", REFUSED="1", SLURM_JOB_END_TIME="1900000000")  # fmt: skip
     assert told.env["ALLRANKS_DEADLINE"] == "1900000000"
     assert ("requeue", "6_3") in told.of("scontrol")
@@ -187,3 +192,14 @@ def test_a_script_that_was_printed_finds_its_folder_again(stage: Stage) -> None:
     assert told.of("sbatch")[0][-1] == str(folder / "job.sh")
     assert (folder / "job.sh").read_text() == render(plan)
     assert f"ALLRANKS_GO_ON_IN={folder}" in (stage.folder / "notes.sbatch").read_text().split("\0")
+
+
+def test_a_script_that_was_printed_is_copied_once(stage: Stage) -> None:
+    """Some versions of ``cp -n`` fail where the file is there already."""
+    fails = '#!/bin/bash\nif [[ -e ${!#} ]]; then exit 1; fi\nexec /bin/cp "$@"\n'
+    stage.fake("cp", fails)
+    (stage.folder / "answers").write_text("requeue 0\nrequeue 0\n")
+    plan = plan_of(**ON)
+    for _ in range(2):
+        told = stage.run(render(plan), plan, ANSWERS=str(stage.folder / "answers"))
+        assert (told.code, trainings(told)) == (0, 1), told.output

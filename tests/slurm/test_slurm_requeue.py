@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,45 @@ def test_a_cancelled_job_stays_cancelled(slurm: Allranks, tmp_path: Path) -> Non
     assert row["state"] == "CANCELLED"
     (one,) = attempts(slurm)["attempts"]
     assert one["outcome"] == "cancelled"
+
+
+SLOW = """#!/bin/bash
+if [[ "$*" == {moment}* ]]; then touch {sign}; sleep 1; fi
+exec {real} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "verb"), [("show\\ node\\ -o\\ node", "scancel"), ("requeue", "allranks cancel")]
+)
+def test_a_job_that_is_cancelled_while_it_goes_back_stays_cancelled(
+    slurm: Allranks, slurm_env: dict[str, str], steps: str, tmp_path: Path, moment: str, verb: str
+) -> None:
+    """Slurm would take it back: it lets a job that was just cancelled be requeued."""
+    real = shutil.which("scontrol", path=slurm_env["PATH"])
+    sign, program = tmp_path / "sign", tmp_path / "bin" / "scontrol"
+    program.parent.mkdir()
+    program.write_text(SLOW.format(moment=moment, sign=sign, real=real))
+    program.chmod(0o755)
+    path = f"{program.parent}:{slurm_env['PATH']}"
+    done = slurm("submit", "-t", "5m", "--requeue", "--json", steps, "20", "10", PATH=path)
+    job = json.loads(done.stdout)["job_id"]
+    until(sign.exists)
+    if verb == "scancel":
+        subprocess.run(["scancel", job], env=slurm_env, check=True)
+    else:
+        assert slurm("cancel", "last").returncode == 0
+    until(lambda: json.loads(slurm("ps", "--json", job).stdout)[0]["state"] == "CANCELLED")
+    folder = Path(json.loads(done.stdout)["folder"])
+    until(lambda: not slurm_says(slurm_env, job, "COMPLETING"))
+    assert slurm_says(slurm_env, job, "CANCELLED")
+    assert [child.name for child in (folder / "attempts").iterdir()] == ["1"]
+    if verb == "allranks cancel":  # until a user wants it to go on
+        assert slurm("resume", "--follow", "last").returncode == 0
+        assert [one["outcome"] for one in attempts(slurm)["attempts"]][-1] == "finished"
+
+
+def slurm_says(env: dict[str, str], job: str, state: str) -> bool:
+    words = ["scontrol", "show", "job", "-o", job]
+    said = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+    return f"JobState={state}" in said

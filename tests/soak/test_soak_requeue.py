@@ -82,7 +82,7 @@ def test_attempts_are_limited_until_a_user_raises_the_limit(slurm: Allranks) -> 
     words = ["-t", "5m", "--requeue", "--max-attempts", "2", "--follow", "steps.py", "3", "1"]
     done = slurm("submit", *words)
     assert done.returncode == 75, done.stdout + done.stderr
-    assert "attempt 2 of at most 2 (--max-attempts)" in done.stderr
+    assert "attempt 2, and --max-attempts is 2: it stops." in done.stderr
     again = slurm("resume", "--max-attempts", "9", "--follow", "last")
     assert again.returncode == 0, again.stdout + again.stderr
     assert [one["next"] for one in attempts(slurm)["attempts"]] == ["requeue", "stop", "done"]

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from allranks.checkpoint.reader import Reader
-from allranks.checkpoint.saver import Saver, Snapshot
+from allranks.checkpoint.saver import Saver
+from allranks.checkpoint.snapshot import Snapshot
 from allranks.checkpoint.store import Store
 from allranks.distributed import World
 from allranks.strategies import DDP, FSDP, Single, Strategy, StrategyOptions

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +16,13 @@ import torch.distributed as dist  # noqa: E402
 from strategies_rig import CPU, KINDS, Block, TinyGPT, Training, a_world, same  # noqa: E402
 from torch import nn  # noqa: E402
 
+from allranks.checkpoint.reader import Reader, packed, unpacked  # noqa: E402
+from allranks.checkpoint.saver import Saver  # noqa: E402
+from allranks.checkpoint.snapshot import Snapshot  # noqa: E402
+from allranks.checkpoint.store import Store  # noqa: E402
 from allranks.errors import UsageError, WorldError  # noqa: E402
 from allranks.strategies import DDP, FSDP, Single, Strategy, StrategyOptions  # noqa: E402
+from allranks.strategies.deepspeed import DeepSpeed  # noqa: E402
 from allranks.strategies.modules import blocks, outer_blocks  # noqa: E402
 from allranks.strategies.states import InMemory, taken_apart  # noqa: E402
 
@@ -92,6 +99,115 @@ def test_what_modules_save_beside_tensors_comes_back() -> None:
     loader.load_model(tree, InMemory(kept))
     assert other.seen == 5
     assert torch.equal(one.weight, other.weight)
+
+
+class Remembers(nn.Linear):
+    """Keeps tensors beside its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.kept: Any = {"scale": torch.ones(3), "past": [torch.zeros(2), 0]}
+
+    def get_extra_state(self) -> Any:
+        return self.kept
+
+    def set_extra_state(self, state: Any) -> None:
+        self.kept = state
+
+
+class Copies(nn.Linear):
+    """Its state_dict() gives copies."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().state_dict(*args, **kwargs)
+        for name in found:
+            found[name] = found[name].detach().clone()
+        return found
+
+
+def moved_over(kind: str, one: nn.Module, other: nn.Module, folder: Path) -> None:
+    """Save the one by its strategy, load it into the other."""
+    saver, loader = KINDS[kind](), KINDS[kind]()
+    put(saver, one)
+    put(loader, other)
+    tensors: dict[str, Any] = {}
+    tree = taken_apart(saver.model_tensors(), "model", tensors)
+    store = Store(folder)
+    token = store.take_over({})
+    writer = Saver(store, 0, 1, token, asynchronous=False)
+    writer.start(Snapshot(tensors, state=tree), store.stage(1, token), {"step": 1})
+    assert writer.problem == ""
+    reader = Reader(folder / "latest")
+    assert loader.misfit(reader.blob("state"), reader) == ""
+    loader.load_model(reader.blob("state"), reader)
+    same(saver.model_state(), loader.model_state())
+
+
+@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize("state", ["tree", "tensor"])
+def test_tensors_in_what_modules_make_come_back(
+    group_of_one: None, kind: str, state: str, tmp_path: Path
+) -> None:
+    one, other = Remembers(), Remembers()
+    one.kept = {"scale": torch.full((3,), 4.0), "past": [torch.ones(2), 7]}
+    if state == "tensor":
+        one.kept = torch.arange(5)
+        other.kept = None  # nothing yet
+    moved_over(kind, nn.Sequential(one), nn.Sequential(other), tmp_path)
+    same(one.kept, other.kept)
+
+
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_entries_that_are_copies_are_loaded_by_the_model(
+    group_of_one: None, kind: str, tmp_path: Path
+) -> None:
+    one, other = Copies(), Copies()
+    one.seen += 5
+    moved_over(kind, one, other, tmp_path)
+    assert float(other.seen) == 5
+
+
+def test_a_layer_that_is_gone_does_not_fit() -> None:
+    saver, loader = Single(), Single()
+    put(saver, nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False)))
+    put(loader, nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
+    kept: dict[str, torch.Tensor] = {}
+    tree = taken_apart(saver.model_tensors(), "model", kept)
+    assert "'1.weight' is not of this model" in loader.misfit(tree, InMemory(kept))
+
+
+def test_numbers_of_numpy_are_saved_as_plain_ones() -> None:
+    numpy = pytest.importorskip("numpy")
+    tree = {"lr": numpy.float64(1e-3), "betas": (numpy.float32(0.5), 0.9), "on": numpy.bool_(True)}
+    found = taken_apart(tree, "optimizer", {})
+    assert found == {"lr": 1e-3, "betas": (0.5, 0.9), "on": True}
+    assert {type(found["lr"]), type(found["betas"][0]), type(found["on"])} == {float, bool}
+    assert unpacked(packed(found)) == found
+
+
+def test_all_of_deepspeed_s_loss_scaling_goes_on() -> None:
+    scaling = pytest.importorskip("deepspeed.runtime.fp16.loss_scaler")
+
+    def a_strategy() -> Any:
+        strategy = DeepSpeed()
+        scaler = scaling.DynamicLossScaler(2.0**16, 4, 1.0, 2, False)
+        outer = SimpleNamespace(loss_scaler=scaler)
+        strategy._engine = SimpleNamespace(lr_scheduler=None, optimizer=outer)
+        strategy.options = StrategyOptions(precision="fp16")
+        return strategy
+
+    one, other = a_strategy(), a_strategy()
+    one._scaler.cur_scale, one._scaler.cur_hysteresis = 2.0**12, 1
+    one._scaler.cur_iter, one._scaler.last_overflow_iter = 41, 39
+    other.load_extra_state(unpacked(packed(one.extra_state())))
+    assert vars(other._scaler) == vars(one._scaler)
+    for _ in range(4):
+        other._scaler.update_scale(False)
+    assert other._scaler.cur_scale == 2.0**13  # four iterations after the overflow
 
 
 class Normed(nn.Module):

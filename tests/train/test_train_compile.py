@@ -206,6 +206,7 @@ def trained(choice: str | bool, loss_fn: Any = "mse", **fields: Any) -> Any:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++ on the CPU")
+@pytest.mark.slow
 def test_a_compiled_training_equals_the_eager_one() -> None:
     config = pytest.importorskip("torch._inductor.config")
     eager = trained(False)

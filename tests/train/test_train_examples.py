@@ -37,6 +37,7 @@ def test_vit_reaches_95_percent_as_ddp(tmp_path: Path, clean_env: dict[str, str]
     assert {"metrics.jsonl", "curve.svg", "checkpoints"} <= {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_vit_reaches_95_percent_as_fsdp(allranks: Allranks) -> None:
     pytest.importorskip("sklearn")
     script = str(ROOT / "examples" / "vit_digits.py")

@@ -24,26 +24,6 @@ from allranks.train.callbacks import EarlyStopping, When  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
 
-@pytest.fixture
-def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that several lives of a script share, as under ``allranks run``."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    monkeypatch.setenv("ALLRANKS_RUN_DIR", str(folder))
-    return folder
-
-
-@pytest.fixture
-def new_process(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Forget how many fits there were, as a new process does."""
-
-    def forget() -> None:
-        monkeypatch.setattr("allranks.train.folder._fits", {})
-
-    forget()
-    return forget
-
-
 class Killed(Exception):
     """Stands for a kill: nothing of the training's own end is done."""
 

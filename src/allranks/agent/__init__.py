@@ -11,7 +11,9 @@ standard library, and it must start fast: on a large job it is the first thing t
     preload       may the ranks be forked, and the imports they share
     children      fork, then exec or run the script
     script        run a script as ``python script.py`` would
-    supervisor    the event loop: output, deaths, signals
+    supervisor    the event loop, and what signals do
+    output        what the ranks print, on the way to their logs and the console
+    ends          how the ranks ended: failures, and ranks that ask to go on
     stream        bytes of a pipe → lines
     console       lines of many ranks → one terminal
     attempt       the files of the attempt folder

@@ -78,14 +78,19 @@ def _after(options: Options) -> int:
     code = first_error(attempt.path, options.exit_code or 0)
     job = read_job(options.job, attempt.restart)
     lost = gone_nodes(sys.stdin.read()) if options.nodes and (code or job.ended_by) else []
-    end = End(attempt, code, options.policy, job, options.told, lost)
+    if options.refused:
+        job = job._replace(may_requeue=False)
+    end = End(
+        attempt, code, options.policy, job, options.told, lost, options.unstarted, options.stuck
+    )
     decision = early(end) if options.early else after(end)
     if decision is None:
         print("wait 0")
         return 0
     if decision.outcome == "failed" and (text := summary(attempt.path)):
         print(text, file=sys.stderr)
-    print(f"allranks: {decision.sentence}", file=sys.stderr)
+    if decision.sentence != attempt.reason:  # decided once more, with the same result
+        print(f"allranks: {decision.sentence}", file=sys.stderr)
     print(decision.next, decision.code)
     return 0
 

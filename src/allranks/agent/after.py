@@ -15,8 +15,13 @@ from allranks.agent.policy import Policy
 from allranks.errors import NEVER_AGAIN, Interrupted
 from allranks.runs.attempts import Attempt
 from allranks.runs.files import write_json
-from allranks.runs.ledger import Entry, attempts_of, fruitless, ledger
+from allranks.runs.ledger import NEVER_BEGAN, Entry, attempts_of, fruitless, ledger
 from allranks.runs.progress import note_interrupted
+
+CANCELLED_FILE = "cancelled"
+"""Written into the run folder by ``allranks cancel``: Slurm's own record of it may be lost."""
+BACK = ("requeue", "resubmit")
+"""The ways back into the queue."""
 
 
 class Decision(NamedTuple):
@@ -42,6 +47,15 @@ class End:
     """The job script itself (or ``allranks run``) was told to end."""
     lost: list[str] = field(default_factory=list)
     """Nodes that do not answer."""
+    unstarted: bool = False
+    """The job script failed before it came to its launch."""
+    stuck: bool = False
+    """The way back was tried for a while, in vain."""
+
+    @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self.attempt.path.parent.parent
 
 
 def after(end: End) -> Decision:
@@ -59,7 +73,7 @@ def after(end: End) -> Decision:
 def early(end: End) -> Decision | None:
     """The same while its ranks still run, when that is the last chance to ask for another attempt."""
     decision = decide(end, _story(end.attempt))
-    if not end.job.dying or decision.next not in ("requeue", "resubmit"):
+    if not end.job.dying or not (decision.next in BACK or end.stuck):
         return None
     _write(end, decision)
     return decision
@@ -104,6 +118,8 @@ def decide(end: End, entries: list[Entry]) -> Decision:
 
 def _cause(end: End) -> str:
     """Why Slurm or a user ended it; a job script that is told to end by anybody else is cancelled."""
+    if (end.run / CANCELLED_FILE).exists():
+        return CANCELLED
     return end.job.ended_by or (CANCELLED if end.told else "")
 
 
@@ -112,14 +128,15 @@ def _go_on(end: End, entries: list[Entry], outcome: str, why: str) -> Decision:
     policy, count, idle = end.policy, len(entries), fruitless(entries)
     code = end.code or Interrupted.GO_ON
     if not policy.requeue:
-        run = end.attempt.path.parent.parent.name
-        text = f"{why} It has not finished; go on with: allranks resume {run}"
+        text = f"{why} It has not finished; go on with: allranks resume {end.run.name}"
         return Decision("stop", code, outcome, text)
     if count >= policy.max_attempts:
-        text = f"{why} That was attempt {count} of at most {count} (--max-attempts): it stops."
-        return Decision("stop", code, outcome, text)
+        return Decision("stop", code, outcome, f"{why} {_last(end, count)}")
     if idle >= policy.max_fruitless:
         text = f"{why} {_idle(idle)}: it stops."
+        return Decision("stop", code, outcome, text)
+    if end.stuck:  # the record must not say that it goes on
+        text = f"{why} Slurm could not be told to go on; do it with: allranks resume {end.run.name}"
         return Decision("stop", code, outcome, text)
     saved = "" if "saved" in why.lower() else _saved(entries)
     if end.job.may_requeue:
@@ -131,12 +148,16 @@ def _crashed(end: End, entries: list[Entry]) -> Decision:
     """Ranks that failed by themselves."""
     code, allowed, idle = end.code, end.policy.restarts, fruitless(entries)
     failed = f"It failed with exit code {code}"
-    done = _restarts(end.attempt, entries[:-1])
-    if code in NEVER_AGAIN:
+    done, tells = _restarts(entries[:-1]), end.attempt.progress is not None
+    if end.unstarted:
+        text = f"{failed} before its ranks were started: it stops."
+    elif code in NEVER_AGAIN:
         text = f"{failed}, a mistake that another attempt would only repeat: it stops."
     elif done >= allowed:
         text = f"{failed} after {done} of {allowed} restarts." if allowed else f"{failed}."
-    elif idle >= end.policy.max_fruitless:
+    elif len(entries) >= end.policy.max_attempts:
+        text = f"{failed}. {_last(end, len(entries))}"
+    elif tells and idle >= end.policy.max_fruitless:
         text = f"{failed}. {_idle(idle)}: it stops."
     else:
         text = f"{failed}; its ranks are started again{_saved(entries)}, restart {done + 1} of {allowed}."
@@ -144,14 +165,25 @@ def _crashed(end: End, entries: list[Entry]) -> Decision:
     return Decision("stop", code, "failed", text)
 
 
-def _restarts(now: Attempt, earlier: list[Entry]) -> int:
-    """How many restarts in place led to this attempt, in this very life of the job."""
+def _restarts(earlier: list[Entry]) -> int:
+    """How many restarts led to this attempt; a job that only took other nodes does not begin anew."""
     count = 0
-    for each in reversed([entry.attempt for entry in earlier]):
-        if each.next != "restart" or (each.job_id, each.restart) != (now.job_id, now.restart):
+    for entry in reversed(earlier):
+        if entry.outcome in NEVER_BEGAN:
+            continue
+        if entry.attempt.next != "restart":
             break
         count += 1
     return count
+
+
+def _last(end: End, count: int) -> str:
+    """That the limit is reached, and how to raise it."""
+    most = end.policy.max_attempts
+    return (
+        f"That was attempt {count}, and --max-attempts is {most}: it stops. "
+        f"Go on with: allranks resume --max-attempts {count + most} {end.run.name}"
+    )
 
 
 def _saved(entries: list[Entry]) -> str:

@@ -7,6 +7,7 @@ ran out of memory. Only the next one can write that down.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 from allranks.agent.job_facts import lost_nodes
@@ -15,6 +16,7 @@ from allranks.distributed.nodelist import expand
 from allranks.errors import Interrupted
 from allranks.runs.attempts import Attempt
 from allranks.runs.files import write_json, write_text
+from allranks.runs.folder import RESUBMITTED
 from allranks.runs.ledger import attempts_of, fruitless, ledger
 
 EXCLUDED = "excluded"
@@ -60,7 +62,7 @@ def _record_kill(previous: Attempt, nodes: str) -> str:
 
 def _too_often(attempt: Attempt, policy: Policy, earlier: list[Attempt]) -> str:
     """Slurm puts a job back without asking us, so what it may is counted here too."""
-    if not attempt.restart:
+    if not attempt.restart and not _by_itself(attempt):
         return ""  # a user has submitted it
     if len(earlier) >= policy.max_attempts:
         return f"{len(earlier)} attempts were made, as many as --max-attempts allows: it stops."
@@ -70,13 +72,24 @@ def _too_often(attempt: Attempt, policy: Policy, earlier: list[Attempt]) -> str:
     return ""
 
 
+def _by_itself(attempt: Attempt) -> bool:
+    """Whether a job script of this run has submitted the job."""
+    try:
+        known = (attempt.path.parent.parent / RESUBMITTED).read_text()
+    except OSError:
+        return False
+    return attempt.job_id in known.split()
+
+
 def _stop(attempt: Attempt, reason: str) -> None:
     attempt.finish(Interrupted.GO_ON, outcome="stopped", reason=reason, next="stop")
 
 
 def _bad_here(run: Path, attempt: Attempt, exclude: str) -> list[str]:
     """Nodes of this allocation that failed twice; they are written down for every later job."""
-    counts = Counter(node for each in attempts_of(run) for node in failed_nodes(each))
+    attempts = attempts_of(run)
+    wandering = _wandering(attempts)
+    counts = Counter(node for each in attempts for node in failed_nodes(each, wandering))
     bad = sorted(node for node, count in counts.items() if count >= TWICE)
     here = set(hosts_of(attempt))
     if not here & set(bad):
@@ -86,12 +99,31 @@ def _bad_here(run: Path, attempt: Attempt, exclude: str) -> list[str]:
     return [node for node in bad if node in here]
 
 
-def failed_nodes(attempt: Attempt) -> list[str]:
-    """Nodes that were lost, or where the first rank died hard while other nodes lived on."""
+def failed_nodes(attempt: Attempt, wandering: Collection[str] = ()) -> list[str]:
+    """Nodes that were lost, or where the first rank died hard while other nodes lived on.
+
+    By the names that Slurm gave the attempt: sbatch refuses a list with any other in it.
+    """
+    hosts, death = hosts_of(attempt), _hard_death(attempt)
+    node = death[1] if death and death[0] not in wandering and len(hosts) >= TWICE else ""
+    found = dict.fromkeys([*attempt.lost_nodes, node])
+    return [name for name in found if name in hosts]
+
+
+def _hard_death(attempt: Attempt) -> tuple[str, str] | None:
+    """The signal that the first failing rank died of, and its node as Slurm calls it."""
     first = attempt.first_failure()
-    alone = len(hosts_of(attempt)) < TWICE
-    hard = [first.host] if first and first.signal in _HARD and not alone else []
-    return list(dict.fromkeys([*attempt.lost_nodes, *hard]))
+    if first is None or first.signal not in _HARD:
+        return None
+    hosts = hosts_of(attempt)
+    return first.signal, first.host if first.host in hosts else first.host.partition(".")[0]
+
+
+def _wandering(attempts: list[Attempt]) -> set[str]:
+    """Signals that ranks died of on several nodes: the script's doing, or too little memory."""
+    deaths = {death for each in attempts if (death := _hard_death(each))}
+    counts = Counter(signal for signal, _ in deaths)
+    return {signal for signal, count in counts.items() if count >= TWICE}
 
 
 def hosts_of(attempt: Attempt) -> list[str]:

@@ -2,7 +2,8 @@
 
 Slurm 22.05 calls every job COMPLETING between its end and that of its processes; what ended it is
 told by its reason, by the time of a preemption, and by the count of restarts, which rises at once when
-Slurm puts the job back by itself. A job that is completing for none of these was cancelled.
+Slurm puts the job back by itself. A job that is completing for none of these was cancelled. Every other
+state (suspended, signalled, resized, staged out …) is one of a job that nobody has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _ENDED_BY = {
     "DEADLINE": TIMED_OUT,
     "PREEMPTED": PREEMPTED,
     "NODE_FAIL": NODE_LOST,
+    "BOOT_FAIL": NODE_LOST,
 }
+_COMPLETING = "COMPLETING"
 
 
 class JobFacts(NamedTuple):
@@ -38,15 +41,23 @@ class JobFacts(NamedTuple):
 
 def read_job(text: str, restarts: int) -> JobFacts:
     """``scontrol show job -o``; ``restarts`` is the job's count when the attempt began."""
-    fields = dict(_FIELD.findall(text))
+    fields = _job_fields(text)
     if "JobState" not in fields:
         return JobFacts()
-    dying = fields["JobState"] != "RUNNING"
-    return JobFacts(_ended_by(fields, restarts), fields.get("Requeue", "1") != "0", dying)
-
-
-def _ended_by(fields: dict[str, str], restarts: int) -> str:
     words = fields["JobState"].upper().split(",")
+    dying = any(word == _COMPLETING or word in _ENDED_BY for word in words)
+    return JobFacts(_ended_by(fields, words, restarts), fields.get("Requeue", "1") != "0", dying)
+
+
+def _job_fields(text: str) -> dict[str, str]:
+    """The first of each name from the state on: a user's own words (comment, folder) come later."""
+    fields: dict[str, str] = {}
+    for name, value in _FIELD.findall(text[max(text.find("JobState="), 0) :]):
+        fields.setdefault(name, value)
+    return fields
+
+
+def _ended_by(fields: dict[str, str], words: list[str], restarts: int) -> str:
     count = fields.get("Restarts", "0")
     if count.isdigit() and int(count) > restarts:
         return REQUEUED
@@ -54,9 +65,9 @@ def _ended_by(fields: dict[str, str], restarts: int) -> str:
         return _REASONS[reason]
     if _preempted(fields):
         return PREEMPTED
-    if words == ["RUNNING"]:
-        return ""
-    return next((_ENDED_BY[word] for word in words if word in _ENDED_BY), CANCELLED)
+    by_itself = {"COMPLETED", "FAILED", "OUT_OF_MEMORY"} & set(words)
+    otherwise = CANCELLED if _COMPLETING in words and not by_itself else ""
+    return next((_ENDED_BY[word] for word in words if word in _ENDED_BY), otherwise)
 
 
 def _preempted(fields: dict[str, str]) -> bool:

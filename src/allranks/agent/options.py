@@ -50,6 +50,9 @@ class Options(NamedTuple):
     told: bool = False
     early: bool = False
     """The ranks still run, though Slurm ends the job."""
+    unstarted: bool = False
+    refused: bool = False
+    stuck: bool = False
     exclude: str = ""
     """Nodes that the job itself keeps away from."""
 
@@ -106,6 +109,9 @@ def _between(found: argparse.Namespace) -> Options:
         nodes=found.nodes,
         told=found.told,
         early=found.early,
+        unstarted=found.unstarted,
+        refused=found.refused,
+        stuck=found.stuck,
         exclude=found.exclude,
     )
 
@@ -188,6 +194,9 @@ def _add_between(verbs: Any) -> None:
         each.add_argument("--nodes", action="store_true", help="scontrol show node -o is on stdin")
         each.add_argument("--told", action="store_true", help="the script was told to end")
         each.add_argument("--early", action="store_true", help="the ranks have not left yet")
+        each.add_argument("--unstarted", action="store_true", help="it failed before its launch")
+        each.add_argument("--refused", action="store_true", help="Slurm did not requeue the job")
+        each.add_argument("--stuck", action="store_true", help="no way back could be taken")
         each.add_argument("--exclude", default="", help="nodes that the job keeps away from")
     before.set_defaults(exit_code=None)
     after.add_argument("exit_code", type=int)

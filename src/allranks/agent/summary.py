@@ -30,9 +30,9 @@ def earliest(records: Sequence[Record]) -> list[Record]:
 
 
 def summary(attempt: Path) -> str:
-    """The block to print; empty when nothing failed."""
+    """The block to print; empty when nothing failed, or the ranks saved and left on purpose."""
     failures = read_failures(attempt)
-    if not failures:
+    if not failures or (attempt / "interrupted").exists():
         return ""
     name = f"rank-{failures[0]['rank']:05d}"
     started = (_json(attempt / "ranks" / f"{name}.json") or {}).get("start")

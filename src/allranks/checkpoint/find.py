@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from allranks.checkpoint.manifest import NAME, BrokenCheckpoint, NewerCheckpoint
-from allranks.checkpoint.store import Saved, Store, saved_at
+from allranks.checkpoint.patience import CannotRead, Unreadable
+from allranks.checkpoint.saved import Saved, saved_at
+from allranks.checkpoint.store import Store
 from allranks.checkpoint.verify import problems
 from allranks.errors import UsageError
 
@@ -18,16 +20,46 @@ Say = Callable[[str], None]
 def newest_valid(store: Store, check: Check, say: Say) -> Saved | None:
     """The newest sound checkpoint of a training that owns its folder; None when there is none.
 
-    Broken ones are moved to ``quarantine/`` with a note, so that they are met once.
+    Broken ones are moved to ``quarantine/`` with a note, so that they are met once. Where all are broken
+    nothing is moved and it is an error: what days of training left must not be given up in silence.
     """
+    broken: list[tuple[Saved, str]] = []
     for saved in store.all():
-        if saved.newer:
-            raise NewerCheckpoint(saved.problem)
-        if saved.manifest is not None and not (found := check(saved.path)):
+        if not (found := _problems(saved, check)):
+            for each, reason in broken:
+                said = f"Checkpoint {each.path.name} is broken: {reason}"
+                say(f"{said} {_aside(store, each, reason)}")
             return saved
-        reason = saved.problem or " ".join(found)
-        say(f"Checkpoint {saved.path.name} is broken: {reason} {_aside(store, saved, reason)}")
+        broken.append((saved, " ".join(found)))
+    if broken:
+        raise _none_sound(store, broken)
     return None
+
+
+def _problems(saved: Saved, check: Check) -> Sequence[str]:
+    """What is wrong with it; an error when that cannot be told, or is no matter of this version."""
+    if saved.newer:
+        raise NewerCheckpoint(saved.problem)
+    if saved.manifest is None and not saved.unreadable:
+        return [saved.problem]
+    found = [CannotRead(saved.problem)] if saved.unreadable else check(saved.path)
+    for text in found:
+        if isinstance(text, CannotRead):
+            raise Unreadable(
+                f"The checkpoint {saved.path} cannot be read now, and nothing was changed: {text}\n"
+                "Start again when the file system answers. To go on from the checkpoint before it: "
+                f"mv {saved.path} {saved.path.parent.parent}"
+            )
+    return found
+
+
+def _none_sound(store: Store, broken: Sequence[tuple[Saved, str]]) -> UsageError:
+    lines = "".join(f"\n  {saved.path.name}: {reason}" for saved, reason in broken[:6])
+    what = f"none of the {len(broken)} is sound" if len(broken) > 1 else "the only one is broken"
+    return UsageError(
+        f"There are checkpoints in {store.folder}, and {what}:{lines}\n"
+        "To begin anew, which moves them aside: TrainConfig(resume=False)."
+    )
 
 
 def _aside(store: Store, saved: Saved, reason: str) -> str:
@@ -60,10 +92,7 @@ def resolve(resume: str, check: Check = problems, say: Say = print) -> Path:
 
 
 def _one(path: Path, check: Check) -> Path:
-    saved = saved_at(path)
-    if saved.newer:
-        raise NewerCheckpoint(saved.problem)
-    if found := check(path):
+    if found := _problems(saved_at(path), check):
         raise BrokenCheckpoint(
             f"The checkpoint {path} is broken: {' '.join(found)}\n"
             f"Name another, or the folder above it for the newest sound one: {path.parent}"
@@ -73,10 +102,7 @@ def _one(path: Path, check: Check) -> Path:
 
 def _first_sound(candidates: Sequence[Saved], check: Check, say: Say) -> Path:
     for saved in candidates:
-        if saved.newer:
-            raise NewerCheckpoint(saved.problem)
-        found = [saved.problem] if saved.problem else check(saved.path)
-        if not found:
+        if not (found := _problems(saved, check)):
             return saved.path
         say(f"Checkpoint {saved.path} is broken and passed over: {' '.join(found)}")
     raise BrokenCheckpoint(

@@ -18,6 +18,9 @@ from allranks.checkpoint.plan import Piece
 PATIENCE = 600.0
 """Seconds in which the other ranks must have written something, or rank 0 gives the save up."""
 
+_LONGEST_PAUSE = 1.0
+"""Seconds between two looks at last: each asks the server of the file system."""
+
 GIVEN_UP = "the save was given up"
 """What rank 0 says when it was told to stop waiting for the others."""
 
@@ -83,38 +86,45 @@ def _note(part: Path, rank: int) -> Path:
 
 
 def _await(part: Path, size: int, given_up: threading.Event) -> None:
-    """Look until every note is there; each look that finds something new renews the patience."""
+    """Look until every note is there; files that grow, which is looked at rarely, renew the patience."""
     wanted = {_note(part, rank).name for rank in range(size)}
     pause, seen, moved = 0.002, -1, time.monotonic()
+    weighed, told = moved - PATIENCE, False
     while True:
-        names = _look(part)
+        names = _names(part)
         if broken := sorted(name for name in names if name.endswith(".failed")):
             number = int(broken[0][5:10])
             raise SaveFailed(f"rank {number}: {(part / broken[0]).read_text()}")
-        if wanted <= names.keys():
+        if wanted <= names:
             return
-        if (total := sum(names.values())) != seen:
-            seen, moved = total, time.monotonic()
-        if time.monotonic() - moved > PATIENCE:
-            missing = ", ".join(sorted(name[5:10].lstrip("0") or "0" for name in wanted - {*names}))
-            raise SaveFailed(f"rank {missing} did not write anything for {PATIENCE:.0f} s")
-        if given_up.wait(pause):
+        if told:
             raise SaveFailed(GIVEN_UP)
-        pause = min(0.1, pause * 1.5)
+        if (moment := time.monotonic()) - weighed > PATIENCE / 10:
+            weighed = moment
+            if (total := _bytes(part)) != seen:
+                seen, moved = total, moment
+        if moment - moved > PATIENCE:
+            missing = ", ".join(sorted(name[5:10].lstrip("0") or "0" for name in wanted - names))
+            raise SaveFailed(f"rank {missing} did not write anything for {PATIENCE:.0f} s")
+        told = given_up.wait(pause)
+        pause = min(_LONGEST_PAUSE, pause * 1.5)
 
 
-def _look(part: Path) -> dict[str, int]:
-    """Names and sizes. A file made and removed makes NFS look at the server, not at its memory."""
+def _names(part: Path) -> set[str]:
+    """What is there. A file made and removed makes NFS look at the server, not at its memory."""
     touch = part / ".look"
     touch.touch()
     touch.unlink()
-    found = {}
+    return {path.name for path in part.iterdir()}
+
+
+def _bytes(part: Path) -> int:
+    """How much all ranks have written."""
+    total = 0
     for entry in os.scandir(part):
-        try:
-            found[entry.name] = entry.stat().st_size
-        except FileNotFoundError:  # a note's temporary file, renamed meanwhile
-            continue
-    return found
+        with suppress(FileNotFoundError):  # a note's temporary file, renamed meanwhile
+            total += entry.stat().st_size
+    return total
 
 
 def _sized(part: Path, note: Mapping[str, Any]) -> dict[str, Any]:

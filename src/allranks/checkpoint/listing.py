@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from allranks.checkpoint.manifest import NAME
-from allranks.checkpoint.store import LATEST, Saved, Store, place, saved_at
+from allranks.checkpoint.patience import CannotRead
+from allranks.checkpoint.saved import Saved, place, saved_at
+from allranks.checkpoint.store import LATEST, Store
 from allranks.checkpoint.verify import problems
 from allranks.errors import UsageError
 from allranks.runs.index import find_run
@@ -22,7 +24,7 @@ class Row:
     step: int
     folder: str
     state: str
-    """``ok`` (files and sizes), ``verified`` (every byte), ``broken``, ``set aside``, ``newer``."""
+    """``ok`` (files and sizes), ``verified`` (every byte), ``broken``, ``unreadable``, ``set aside``, ``newer``."""
     problems: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """Links that point at it."""
@@ -67,8 +69,13 @@ def _row(saved: Saved, names: list[str], verify: bool) -> Row:
     if saved.newer:
         return _described(saved, "newer", [saved.problem], names)
     wrong = problems(saved.path, sizes_only=not verify)
-    state = "broken" if wrong else "verified" if verify else "ok"
-    return _described(saved, state, wrong, names)
+    return _described(saved, _state(wrong, verify), wrong, names)
+
+
+def _state(wrong: list[str], verify: bool) -> str:
+    if any(isinstance(text, CannotRead) for text in wrong):
+        return "unreadable"
+    return "broken" if wrong else "verified" if verify else "ok"
 
 
 def _described(saved: Saved, state: str, wrong: list[str], names: list[str]) -> Row:

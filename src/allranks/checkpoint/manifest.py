@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from allranks.checkpoint.patience import Unreadable, not_there, patiently
 from allranks.errors import AllranksError
 
 NAME = "manifest.json"
@@ -34,35 +35,47 @@ class Manifest:
     """What ``manifest.json`` says."""
 
     step: int
+    """Steps that were made."""
     epoch: int = 0
+    """The epoch that they were in, counted from 1."""
     samples: int = 0
     """Samples seen so far, over all ranks."""
     time: str = ""
     """When it was saved: UTC, ISO 8601."""
     world_size: int = 1
+    """Ranks that wrote it."""
     strategy: str = ""
+    """How the model was spread over them."""
     finished: bool = False
     """Whether the training was at its end."""
     seconds: float = 0.0
     """How long the save took."""
     versions: Mapping[str, str] = field(default_factory=dict)
+    """Of allranks, torch and Python."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    """The newest value of each."""
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """File → its ``bytes`` and ``crc32``."""
     tensors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Key → ``dtype``, ``shape`` and ``chunks``, or ``same_as``: the key that holds its values."""
     format: int = FORMAT
+    """Of the folder; one that is later than this allranks knows is refused."""
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a step folder; BrokenCheckpoint when it is missing or not as written."""
+        """The manifest of a step folder.
+
+        BrokenCheckpoint when it is missing or not as written, Unreadable when that cannot be told.
+        """
         path = folder / NAME
         try:
-            text = path.read_bytes().decode()
-        except FileNotFoundError:
-            raise BrokenCheckpoint(f"{folder} has no {NAME}.") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise BrokenCheckpoint(f"{path} cannot be read: {error}.") from None
+            text = patiently(path.read_bytes).decode()
+        except UnicodeDecodeError as error:
+            raise BrokenCheckpoint(f"{path} is no text: {error}.") from None
+        except OSError as error:
+            if not_there(error):
+                raise BrokenCheckpoint(f"{folder} has no {NAME}.") from None
+            raise Unreadable(f"{path} cannot be read: {error.strerror or error}.") from None
         content = _checked(path, text)
         known = {entry.name for entry in fields(cls)}
         try:

@@ -13,13 +13,21 @@ from torch import Tensor
 
 from allranks.checkpoint.manifest import BrokenCheckpoint, Manifest
 from allranks.checkpoint.shards import DTYPES, ShardFile
+from allranks.errors import UsageError
 
+_ZIP = b"PK\x03\x04"
+"""How torch.save begins. Older kinds of files are never given to torch: before 2.6 it ran code in them."""
 _OPEN_FILES = 256
 """Each mapped file takes a descriptor, and a large training has more files than a process may open."""
 
 
 class Reader:
     """One step folder. Nothing is read before it is asked for, and no code in it is ever run."""
+
+    path: Path
+    """Where it is."""
+    manifest: Manifest
+    """What it holds."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -103,17 +111,29 @@ def packed(value: Any) -> Tensor:
 def unpacked(row: Tensor) -> Any:
     """The value of such a row; ValueError for one that would have to run code."""
     try:
-        data = io.BytesIO(row.numpy().tobytes())
-        return torch.load(data, map_location="cpu", weights_only=True)
+        data = row.numpy().tobytes()
+        if not data.startswith(_ZIP):
+            raise ValueError("it is not of torch.save's own kind")
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         why = _first_reason(str(error))
         raise ValueError(f"is more than tensors and plain containers: {why}") from None
 
 
+def refuse_unreadable(rows: Mapping[str, Tensor]) -> None:
+    """What cannot be read back without running code must not be written: nobody could resume."""
+    for key, row in rows.items():
+        try:
+            unpacked(row)
+        except ValueError as error:
+            raise UsageError(f"What was to be saved as '{key}' {error}") from None
+
+
 def _first_reason(text: str) -> str:
     """What torch found, without its advice to trust the file."""
     reasons = [line for line in text.splitlines() if "Unsupported" in line]
-    return (reasons or text.splitlines() or ["it cannot be read"])[0].strip()
+    found = (reasons or text.splitlines() or ["it cannot be read"])[0].strip()
+    return found.partition(" Please ")[0]
 
 
 def _meeting(

@@ -6,10 +6,12 @@ small files in the folder under way, never through a process group, whose calls 
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,48 +19,15 @@ import torch
 
 from allranks.checkpoint.gather import described, failed, gather, report
 from allranks.checkpoint.manifest import Manifest
-from allranks.checkpoint.plan import Piece, Stretch, is_shard, named, plan, tied
-from allranks.checkpoint.reader import packed, unpacked
+from allranks.checkpoint.plan import Piece, named, plan
+from allranks.checkpoint.reader import refuse_unreadable
+from allranks.checkpoint.saved import Saved
 from allranks.checkpoint.shards import Entry, header, lay_out, write_file
+from allranks.checkpoint.snapshot import Snapshot
 from allranks.checkpoint.staging import Staging
-from allranks.checkpoint.store import Saved, Store
+from allranks.checkpoint.store import Store
 from allranks.errors import UsageError
 from allranks.runs.files import now
-
-
-@dataclass
-class Snapshot:
-    """What a rank gives to be saved."""
-
-    tensors: Mapping[str, Any]
-    """Key → a tensor, a DTensor or a Stretch."""
-    everywhere: bool = True
-    """Whole tensors are the same on every rank: they are dealt out. Otherwise they are this rank's own."""
-    state: Any = None
-    """On rank 0: all that is no tensor, in plain containers."""
-    own: Any = None
-    """What this rank alone knows: its generators."""
-
-    def blobs(self, rank: int) -> dict[str, torch.Tensor]:
-        """``state`` and ``own`` as rows of bytes."""
-        parts = {"state": self.state if rank == 0 else None, f"rank.{rank}": self.own}
-        return {key: packed(value) for key, value in parts.items() if value is not None}
-
-
-def bytes_of(snapshot: Snapshot, size: int) -> int:
-    """How many bytes the tensors take over all ranks, seen from one of them; the rest is small."""
-    ties = tied(snapshot.tensors)
-    total: int = 0
-    for key, value in snapshot.tensors.items():
-        if key in ties:
-            continue
-        if isinstance(value, Stretch):
-            total += torch.Size(value.shape).numel() * value.tensor.element_size()
-        elif snapshot.everywhere or is_shard(value):
-            total += value.numel() * value.element_size()
-        else:
-            total += value.nbytes * size
-    return total
 
 
 @dataclass(frozen=True)
@@ -72,6 +41,7 @@ class _Job:
     keeping: tuple[int, float | None]
     began: float
     placed: list[Entry]
+    staging: Staging
     note: dict[str, Any]
     """What the other ranks are told of this one's file."""
     blobs: dict[str, torch.Tensor]
@@ -83,10 +53,19 @@ class Saver:
     """Saves again and again, one at a time, from one rank."""
 
     def __init__(
-        self, store: Store, rank: int, size: int, token: str, *, asynchronous: bool = True
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        token: str,
+        *,
+        asynchronous: bool = True,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
+        """``warn`` is told, in the thread, what a published checkpoint leaves to be wished."""
         self._store, self._rank, self._size, self._token = store, rank, size, token
-        self._asynchronous = asynchronous
+        self._asynchronous, self._warn = asynchronous, warn or _warn
+        self._warned: set[str] = set()
         self._staging = Staging()
         self._thread: threading.Thread | None = None
         self._given_up = threading.Event()
@@ -96,8 +75,6 @@ class Saver:
         """Whether the last save failed because a later start of the run owns the folder."""
         self.seconds = 0.0
         """How long the last save took, to the end."""
-        self.blocked_seconds = 0.0
-        """How long the last `start` held the training up."""
 
     @property
     def busy(self) -> bool:
@@ -134,7 +111,9 @@ class Saver:
             self._fail(part, error)
             return
         order, keeping = [*snapshot.tensors], (keep, keep_every)
-        job = _Job(part, about, done, links, keeping, began, placed, note, blobs, order)
+        job = _Job(
+            part, about, done, links, keeping, began, placed, self._staging, note, blobs, order
+        )
         if self._asynchronous:
             self._thread = threading.Thread(
                 target=self._work, args=[job], name="allranks-checkpoint", daemon=True
@@ -142,7 +121,6 @@ class Saver:
             self._thread.start()
         else:
             self._work(job)
-        self.blocked_seconds = time.monotonic() - began
 
     def wait(self, timeout: float | None = None) -> None:
         """Until the save under way has ended, well or not: see ``problem``."""
@@ -152,6 +130,10 @@ class Saver:
     def cancel(self) -> None:
         """Let rank 0 stop waiting for the others: one of them has failed."""
         self._given_up.set()
+
+    def close(self) -> None:
+        """Give the memory of the copies back: at once, or when the save under way has ended."""
+        self._staging = Staging()
 
     def _planned(
         self, snapshot: Snapshot, blobs: Mapping[str, torch.Tensor]
@@ -189,11 +171,11 @@ class Saver:
 
     def _write(self, job: _Job) -> None:
         """This rank's file, then the note that it is complete."""
-        _refuse_unreadable(job.blobs)
+        refuse_unreadable(job.blobs)
         name = f"rank-{self._rank:05d}.safetensors"
         file: dict[str, Any] = {"file": None}
         if job.placed:
-            parts = (header(job.placed), *self._staging.parts())
+            parts = (header(job.placed), *job.staging.parts())
             file = {"file": name, **write_file(job.part / name, parts)}
         report(job.part, self._rank, {**file, **job.note})
 
@@ -208,20 +190,33 @@ class Saver:
             files=files,
             tensors=tensors,
         )
-        path = self._store.publish(job.part, manifest, self._token, job.links)
-        if job.done is not None:
-            job.done(Saved(path, manifest))
-        if self._store.owned(self._token):
-            self._store.prune(*job.keeping)
-
-
-def _refuse_unreadable(blobs: Mapping[str, torch.Tensor]) -> None:
-    """What cannot be read back without running code must not be written: nobody could resume."""
-    for key, row in blobs.items():
+        path = self._store.publish(
+            job.part, manifest, self._token, job.links, partial(self._tell, "names")
+        )
         try:
-            unpacked(row)
-        except ValueError as error:
-            raise UsageError(f"What was to be saved as '{key}' {error}") from None
+            self._after(job, Saved(path, manifest))
+        except Exception as error:  # noqa: BLE001 - it is published, whatever follows
+            self._tell("rest", f"{path} is saved; what follows a save failed: {_in_words(error)}.")
+
+    def _after(self, job: _Job, saved: Saved) -> None:
+        if job.done is not None:
+            job.done(saved)
+        if not self._store.owned(self._token):
+            return
+        try:
+            self._store.prune(*job.keeping)
+        except OSError as error:
+            self._tell("pruning", f"older checkpoints cannot be removed: {_in_words(error)}.")
+
+    def _tell(self, kind: str, text: str) -> None:
+        """Once of each kind: what fails after one save fails after each."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self._warn(text)
+
+
+def _warn(text: str) -> None:
+    print(f"allranks: WARNING: {text}", file=sys.stderr, flush=True)
 
 
 def _versions() -> dict[str, str]:

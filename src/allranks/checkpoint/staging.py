@@ -8,11 +8,9 @@ not wait at all.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -48,7 +46,11 @@ class Staging:
         devices = {tensor.device for _, tensor in placed if tensor.is_cuda}
         for device in devices:
             self._copy_beside(device, [(e, t) for e, t in placed if t.device == device])
-        self._copy_here([(e.start, bits(t)) for e, t in placed if not t.is_cuda])
+        here = [(entry, tensor) for entry, tensor in placed if not tensor.is_cuda]
+        self._copy_here([(e.start, bits(t)) for e, t in here if _in_order(t)])
+        for entry, tensor in here:
+            if not _in_order(tensor):  # one at a time: these take memory besides
+                self._put(entry.start, bits(tensor.cpu()))
 
     def _copy_here(self, rows: Sequence[tuple[int, Tensor]]) -> None:
         """By plain memory copies in a few threads, none of which holds up the others' Python.
@@ -123,12 +125,15 @@ def _threads() -> int:
     return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
+def _in_order(tensor: Tensor) -> bool:
+    """Whether its bytes lie in this machine's memory as they are to be written."""
+    plain = not tensor.is_conj() and not tensor.is_neg()
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and plain
+
+
 def _memory(size: int, pinned: bool) -> Tensor:
-    """Pinned for a GPU. Otherwise in huge pages where Linux has them: the first touch costs far less."""
-    if pinned:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    area = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
-            area.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(area, dtype=torch.uint8)
+    """Pinned for a GPU. The first copy into other memory takes about three times as long as later ones.
+
+    Asking for huge pages mostly halves that and now and then multiplies it, when Linux must make them first.
+    """
+    return torch.empty(size, dtype=torch.uint8, pin_memory=pinned)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +23,20 @@ from allranks.checkpoint.durable import (
     sync_folder,
     write_durable,
 )
-from allranks.checkpoint.manifest import NAME, BrokenCheckpoint, Manifest, NewerCheckpoint
+from allranks.checkpoint.manifest import NAME, BrokenCheckpoint, Manifest
+from allranks.checkpoint.patience import Unreadable, patiently
+from allranks.checkpoint.retention import kept
+from allranks.checkpoint.saved import Saved, place, saved_at
 from allranks.errors import AllranksError
-from allranks.runs.files import now, parse_stamp, read_json, write_text
+from allranks.runs.files import now, read_json, write_text
 
 LATEST = "latest"
 QUARANTINE = "quarantine"
 EARLIER = "earlier"
-_STEP = re.compile(r"^step-(\d{8,})(?:-(\d+))?$")
 
 
 class TakenOver(AllranksError):
     """A later start of the same run owns the folder: this one must not publish any more."""
-
-
-@dataclass(frozen=True)
-class Saved:
-    """One published checkpoint: its manifest, or what is wrong with it."""
-
-    path: Path
-    manifest: Manifest | None
-    problem: str = ""
-    newer: bool = False
-    """Written by a later version of allranks: not broken, but not for this one."""
-
-    @property
-    def step(self) -> int:
-        return place(self.path.name)[0]
-
-
-def place(name: str) -> tuple[int, int]:
-    """Step and copy of a folder's name: ``step-00000500-2`` is (500, 2)."""
-    match = _STEP.match(name)
-    return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
 
 
 class Store:
@@ -116,20 +95,34 @@ class Store:
             remove_folder(part)
 
     def publish(
-        self, part: Path, manifest: Manifest, token: str, links: Iterable[str] = ()
+        self,
+        part: Path,
+        manifest: Manifest,
+        token: str,
+        links: Iterable[str] = (),
+        warn: Callable[[str], None] = print,
     ) -> Path:
-        """Make a complete folder the newest checkpoint; its files are on the disk already."""
+        """Make a complete folder the newest checkpoint; its files are on the disk already.
+
+        It is published by the rename: what fails after it is told by `warn` and takes nothing back.
+        """
         if problem := manifest.contradiction():
             raise BrokenCheckpoint(f"The ranks' parts do not make a whole: {problem}.")
         write_durable(part / NAME, manifest.to_json())
         sync_folder(part)
         if not self.owned(token):
             raise self.refusal(part)
+        names = [*links, LATEST]
         path = self._rename(part, manifest.step)
-        sync_folder(self.folder)
-        for link in (*links, LATEST):
-            move_link(self.folder / link, path.name)
-        sync_folder(self.folder)
+        try:
+            sync_folder(self.folder)
+            for name in names:
+                move_link(self.folder / name, path.name)
+            sync_folder(self.folder)
+        except OSError as error:
+            warn(
+                f"{path} is saved, but not all of its names ({', '.join(names)}) are set: {error.strerror}."
+            )
         return path
 
     def _rename(self, part: Path, step: int) -> Path:
@@ -143,14 +136,12 @@ class Store:
     def _names(self) -> list[str]:
         """The published folders, newest first."""
         try:
-            found = [
-                entry.name
-                for entry in os.scandir(self.folder)
-                if entry.is_dir(follow_symlinks=False)
-            ]
+            found = patiently(lambda: _folders_in(self.folder))
         except FileNotFoundError:
             return []
-        return sorted((name for name in found if _STEP.match(name)), key=place, reverse=True)
+        except OSError as error:
+            raise Unreadable(f"{self.folder} cannot be read: {error.strerror or error}.") from None
+        return sorted((name for name in found if place(name)[0] >= 0), key=place, reverse=True)
 
     def all(self) -> list[Saved]:
         """Every published checkpoint, newest first: by step, then by the save of it."""
@@ -167,19 +158,20 @@ class Store:
         """Delete what nobody wants any more; the names of what went.
 
         What stays: the newest ``keep`` steps, what a link names, and one per ``keep_every`` seconds.
-        Of two saves of one step the later stays. Broken ones are not counted and not touched.
+        Of two saves of one step the later stays. Broken ones are not counted and not touched. An OSError
+        when some could not be removed.
         """
         sound = [saved for saved in self.all() if saved.manifest]
-        newest: dict[int, Saved] = {}
-        for saved in sound:
-            newest.setdefault(saved.step, saved)
-        wanted = {saved.path.name for saved in [*newest.values()][: max(1, keep)]}
-        wanted |= {*self.links().values()}
-        if keep_every:
-            wanted |= _spaced([*newest.values()], keep_every)
+        wanted = kept(sound, keep, keep_every) | {*self.links().values()}
         unwanted = [saved.path for saved in sound if saved.path.name not in wanted]
+        failed: list[OSError] = []
         for path in unwanted:
-            remove_folder(path)
+            try:
+                remove_folder(path)
+            except OSError as error:  # the others can go
+                failed.append(error)
+        if failed:
+            raise failed[0]
         return [path.name for path in unwanted]
 
     def set_aside(self) -> Path | None:
@@ -233,26 +225,9 @@ class Store:
         return shutil.disk_usage(self.folder).free
 
 
-def saved_at(path: Path) -> Saved:
-    """A step folder as it stands."""
-    try:
-        return Saved(path, Manifest.read(path))
-    except BrokenCheckpoint as error:
-        return Saved(path, None, str(error))
-    except NewerCheckpoint as error:
-        return Saved(path, None, str(error), newer=True)
-
-
-def _spaced(newest_first: list[Saved], seconds: float) -> set[str]:
-    """From the oldest on, the next that is ``seconds`` later than the one before."""
-    kept: set[str] = set()
-    last: float | None = None
-    for saved in reversed(newest_first):
-        stamp = parse_stamp(saved.manifest.time if saved.manifest else "")
-        if stamp and (last is None or stamp.timestamp() - last >= seconds):
-            last = stamp.timestamp()
-            kept.add(saved.path.name)
-    return kept
+def _folders_in(path: Path) -> list[str]:
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _note(path: Path) -> str:

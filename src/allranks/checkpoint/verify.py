@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks.checkpoint.store import saved_at
+from allranks.checkpoint.patience import CannotRead, not_there, patiently
+from allranks.checkpoint.saved import saved_at
 
 _BLOCK = 16 << 20
 
@@ -17,28 +18,34 @@ def problems(
 ) -> list[str]:
     """What is wrong with a step folder, in sentences; empty when nothing is.
 
+    A sentence is a `CannotRead` when the file system is at fault, and the checkpoint may be sound.
+
     ``names`` are the files to look at, all by default: ranks share them out to read a large checkpoint.
     """
     saved = saved_at(path)
     if saved.manifest is None:
-        return [saved.problem]
+        return [CannotRead(saved.problem) if saved.unreadable else saved.problem]
     files = saved.manifest.files
-    chosen = files if names is None else [name for name in names if name in files]
-    found = (_problem(path / name, files[name], sizes_only) for name in chosen)
-    return [problem for problem in found if problem]
+    found = []
+    for name in files if names is None else [name for name in names if name in files]:
+        if problem := _problem(path / name, files[name], sizes_only):
+            found.append(problem)
+        if isinstance(problem, CannotRead):
+            break  # the others would take as long to fail
+    return found
 
 
 def _problem(path: Path, wanted: Any, sizes_only: bool) -> str:
     try:
-        size = path.stat().st_size
+        size = patiently(path.stat).st_size
         if size != wanted["bytes"]:
             return f"{path.name} has {size} bytes, not {wanted['bytes']}."
-        if sizes_only or checksum(path) == wanted["crc32"]:
+        if sizes_only or patiently(lambda: checksum(path)) == wanted["crc32"]:
             return ""
-    except FileNotFoundError:
-        return f"{path.name} is missing."
     except OSError as error:
-        return f"{path.name} cannot be read: {error.strerror or error}."
+        if not_there(error):
+            return f"{path.name} is missing."
+        return CannotRead(f"{path.name} cannot be read: {error.strerror or error}.")
     return f"{path.name} was changed after it was written: its checksum differs."
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from allranks.checkpoint.store import Store
 
 _TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt")
+_COLOURS = {"broken": "red", "unreadable": "red", "set aside": "yellow", "newer": "yellow"}
 
 
 @click.command()
@@ -81,7 +82,7 @@ def _list(found: Sequence[Store], run: str, verify: bool, as_json: bool) -> None
             if len(listed) > 1:
                 click.echo(f"{folder}:")
             _table(each)
-    if verify and any(row.state == "broken" for row in everything):
+    if verify and any(row.state in ("broken", "unreadable") for row in everything):
         raise click.exceptions.Exit(1)
 
 
@@ -141,7 +142,7 @@ def _table(rows: Sequence[Row]) -> None:
     for title in ("STRATEGY", "NAMES", "STATE"):
         table.add_column(title, overflow="fold")
     for row in rows:
-        colour = {"broken": "red", "set aside": "yellow", "newer": "yellow"}.get(row.state, "green")
+        colour = _COLOURS.get(row.state, "green")
         numbers = (row.step, _plain(row.epoch), _when(row.time), _size(row.bytes))
         words = (_plain(row.world_size), row.strategy, ", ".join(row.names))
         table.add_row(*map(str, (*numbers, *words)), Text(row.state, style=colour))

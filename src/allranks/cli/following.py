@@ -156,15 +156,21 @@ def show_first_error(run: Run) -> None:
 
 def say_end(status: RunStatus) -> None:
     """The last line: how it ended."""
-    good = status.state is State.COMPLETED
+    colour = _END_COLOURS.get(status.state, "red")
     text = f"{status.run.id} {status.state.value}"
-    if status.exit_code:
+    if status.exit_code and status.state is not State.INTERRUPTED:
         text += f" (exit code {status.exit_code})"
     if status.why:
         text += f": {status.why}"
-    click.echo(click.style(text, fg="green" if good else "red"), err=True)
-    if not good:
+    click.echo(click.style(text, fg=colour), err=True)
+    if status.state not in _END_COLOURS:
         click.echo(f"Errors: allranks logs --errors {status.run.id}", err=True)
+    elif status.state is State.INTERRUPTED and "allranks resume" not in status.why:
+        click.echo(f"Go on with: allranks resume {status.run.id}", err=True)
+
+
+_END_COLOURS = {State.COMPLETED: "green", State.INTERRUPTED: "yellow"}
+"""Ends without an error."""
 
 
 def local_time(moment: datetime) -> str:

@@ -43,6 +43,8 @@ def logs(
     chosen = read_ranks(ranks) if ranks else None
     if follow:
         raise click.exceptions.Exit(follow_run(found, ranks=chosen, errors=errors, as_json=as_json))
+    if attempt is not None:
+        _check_attempt(found, attempt)
     empty, tasks, wanted = True, ArrayTasks(found), _array_task(run)
     between = Between(found)
     for line in read_logs(found, ranks=chosen, errors=errors, tail=tail, attempt=attempt):
@@ -56,6 +58,22 @@ def logs(
         show_line(line, task=tasks[line.attempt], as_json=as_json)
     if empty:
         click.echo(_nothing(found, errors), err=True)
+
+
+def _check_attempt(run: Run, number: int) -> None:
+    """An attempt without logs of ranks must not show those of all attempts, Slurm's own log."""
+    known = {one.number: one for one in run.attempts}
+    if number not in known:
+        count = "1 attempt" if len(known) == 1 else f"{len(known)} attempts"
+        raise click.BadParameter(f"{run.id} has {count}.", param_hint="--attempt")
+    if not known[number].log_files():
+        why = known[number].reason or "Its ranks wrote nothing that allranks kept."
+        click.echo(
+            f"Attempt {number} of {run.id} has no logs of its own. {why}\n"
+            f"What Slurm wrote, of all attempts: allranks logs {run.id}",
+            err=True,
+        )
+        raise click.exceptions.Exit(0)
 
 
 def _array_task(reference: str) -> str:

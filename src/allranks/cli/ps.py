@@ -106,23 +106,33 @@ def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _colour(status: RunStatus) -> str:
-    return "green" if status.exit_code == 0 else "red" if status.state.ended else "cyan"
+    if status.exit_code == 0:
+        return "green"
+    if _interrupted(status):
+        return "yellow"
+    return "red" if status.state.ended else "cyan"
 
 
 def _state(status: RunStatus) -> str:
-    code = f" ({status.exit_code})" if status.exit_code else ""
-    return status.state.value + code
+    shown = status.exit_code and not _interrupted(status)
+    return status.state.value + (f" ({status.exit_code})" if shown else "")
+
+
+def _interrupted(status: RunStatus) -> bool:
+    from allranks.slurm.states import State
+
+    return status.state is State.INTERRUPTED
 
 
 def _elapsed(status: RunStatus) -> str:
     from datetime import datetime, timezone
 
+    from allranks.cli.attempts import clock
+
     if status.start is None or not (status.end or status.state.active):
         return ""
     seconds = ((status.end or datetime.now(timezone.utc)) - status.start).total_seconds()
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}"
+    return clock(seconds)
 
 
 def _why(status: RunStatus) -> str:

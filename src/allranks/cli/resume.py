@@ -42,10 +42,12 @@ def resume(run: str, force: bool, follow: bool, as_json: bool, **limits: Any) ->
 
 
 def _to_slurm(run: Run, limits: dict[str, Any], as_json: bool) -> None:
-    from allranks.schedulers.resuming import submit_again
+    from allranks.schedulers.resuming import last_attempt_note, submit_again
 
     number = len(run.attempts) + 1
     job_id = submit_again(run, limits)
+    if note := last_attempt_note(run):
+        click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
     if as_json:
         import json
 

@@ -13,6 +13,7 @@ from typing import Any
 from allranks.errors import JobError
 from allranks.imports import ImportScan, scan
 from allranks.job.fields import Job, flag
+from allranks.job.going_on import going_on_notes
 from allranks.job.layers import Origin
 from allranks.job.plan import Plan, Shape
 from allranks.site.fit import Request, Share, check, shape_for, share
@@ -62,6 +63,7 @@ class Derivation:
             self._derive("gpus_per_node", gpus, f"{job.gpus_per_task.count} × {tasks} tasks")
         shape = self._resources(Shape(nodes, ranks, tasks, gpus))
         self._compare_ranks_with_gpus(shape)
+        self.notes += going_on_notes(job)
         if self.site is not None and self.scheduler == "slurm":
             self._check_site(self.site, shape)
         name = job.name or self._derive("name", _stem(job.script), "the script's name")

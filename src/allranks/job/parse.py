@@ -42,7 +42,12 @@ def count(value: Any) -> int:
 
 def whole(value: Any) -> int:
     """A whole number, 0 too."""
-    return 0 if str(value) == "0" and not isinstance(value, bool) else count(value)
+    if str(value) == "0" and not isinstance(value, bool):
+        return 0
+    try:
+        return count(value)
+    except UsageError:
+        raise UsageError(f"'{value}' is not a whole number of at least 0.") from None
 
 
 def port(value: Any) -> int:

@@ -8,6 +8,6 @@ two seconds and at the same step, so that all save the same step and none waits 
     workers.py     loader workers live on when those signals reach them
     looks.py       at which steps all ranks look, and what they agree on there
     talk.py        how numbers are summed over the ranks: torch.distributed, Horovod, or one rank alone
-    notes.py       progress.json and ``interrupted`` of the attempt
+    notes.py       one running number of steps; progress.json and ``interrupted`` of the attempt
     deadline.py    `Deadline`, which joins them for a training loop
 """

@@ -1,10 +1,10 @@
 """``allranks.deadline()``: the end of the job, for the Trainer and for anybody's own loop.
 
 stop = allranks.deadline()
-for step, batch in enumerate(loader):
+for step in range(first, last + 1):
     ...
     if stop.near(step):
-        torch.save(...)
+        save(step)
         stop.leave(step)
 """
 
@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from allranks.errors import Interrupted, UsageError
-from allranks.leaving.ends import ask, find_end
+from allranks.leaving.ends import ask, find_end, span
 from allranks.leaving.looks import SECONDS, Looks
-from allranks.leaving.notes import Notes
+from allranks.leaving.notes import Count, Notes
 from allranks.leaving.signals import Signals
-from allranks.leaving.talk import Alone, find_talk
+from allranks.leaving.talk import Alone, Unconnected, find_talk
 from allranks.leaving.workers import shield_workers
 
 MARGIN = 30.0
@@ -49,31 +49,35 @@ class Deadline:
         self._hook: Callable[[int], Any] | None = None
         self._looks: Looks | None = None
         self._notes: Notes | None = None
-        self._next = -1
+        self._next = 0
+        self._count = Count()
+        self._began = time.time()
+        self._earlier: int | None = None
 
     # -- for a loop
 
     def near(self, step: int) -> bool:
         """Whether to save and leave now: the same answer on every rank. Call it once for each step.
 
-        Most calls compare two numbers; about every two seconds the ranks look at each other.
+        Steps are best counted from the beginning of the training, over all attempts. A loop that
+        counts each epoch from 0 leaves in time as well. Most calls only compare numbers; about every
+        two seconds the ranks look at each other.
         """
-        if step < self._next:
+        at = self._count.stepped(step)
+        if at < self._next:
             return False
         if self.reason:
             return True
-        if self._looks is None:
-            self._begin(step)
-        assert self._looks is not None
-        wished = self.wanted(self._looks.talk, self._looks.gap)
-        found = self._looks.look(step, [float(wished)])[0]
-        self._next = self._looks.next
+        looks = self._looks = self._looks or self._begin(at)
+        wished = self.wanted(looks.talk, looks.gap)
+        found = looks.look(at, [float(wished)])[0]
+        self._next = looks.next
         if self._is_main:
-            self.notes.stepped(step)
+            self.notes.stepped(self._in_all(at))
         if not found:
             return False
         self.agreed()
-        self._next = -1
+        self._next = 0
         if self._hook is not None:
             with self.saving(step):
                 self._hook(step)
@@ -95,16 +99,22 @@ class Deadline:
     def saved(self, step: int, seconds: float | None = None) -> None:
         """A checkpoint of this step is on the disk; ``seconds`` is how long that took."""
         self.save_seconds = max(self.save_seconds, seconds or 0.0)
+        number = self._count.saved(step)
         if self._looks is not None:
-            self._looks.restart(step)
+            self._looks.restart(number)
         if self._is_main:
-            self.notes.saved(step, self.save_seconds or None)
+            self.notes.saved(self._in_all(number), self.save_seconds or None)
 
     def leave(self, step: int) -> NoReturn:
         """End this process on purpose; the next attempt goes on. Call it on every rank."""
         self.agreed()
         self.saved(step)
-        raise self.interruption(step, f"{self.told(step)}; the next attempt goes on from there")
+        number = self._in_all(self._count.saved(step))
+        sentence = f"{self.told(step)}; the next attempt goes on from there"
+        left = self.interruption(number, sentence)
+        if left.code and self._is_main:  # no job script tells it
+            print(f"allranks: {sentence}", flush=True)
+        raise left
 
     @property
     def at(self) -> float | None:
@@ -154,7 +164,7 @@ class Deadline:
         why = f" on {self.reason}" if self.reason == self.signals.caught else ""
         if self._end is None or self.left is None:
             return f"saved step {step}{why or f' because {self.reason}'}"
-        return f"saved step {step}{why}{',' * bool(why)} {_span(self.left)} before {self._end.what}"
+        return f"saved step {step}{why}, {span(self.left)} before {self._end.what}"
 
     def interruption(self, step: int, sentence: str) -> Interrupted:
         """What to raise on this rank; rank 0 writes down that the ranks left on purpose."""
@@ -170,15 +180,30 @@ class Deadline:
             self._end = ask(self._end, os.environ)
         return self._end is not None and time.time() >= self._end.at - lead
 
-    def _begin(self, step: int) -> None:
-        self._looks = Looks(find_talk(), step - 1)
+    def _begin(self, step: int) -> Looks:
+        """The first step is done: it began after this object was made, where the step before ended."""
+        talk = find_talk()
+        if isinstance(talk, Unconnected):
+            talk.refuse(*_place())
         shield_workers()
         if self._is_main:
-            self.notes.note(first_step=step, step=step, began=time.time())
+            self.notes.note(first_step=max(step - 1, 0), step=step, began=self._began)
+        return Looks(talk, step - 1)
+
+    def _in_all(self, number: int) -> int:
+        """The step over all attempts, for rank 0's notes.
+
+        A loop that counts each epoch from 0 does not tell how far the attempts before it came.
+        """
+        if self._count.repeats and self._earlier is None and self._is_main:
+            self._earlier = self.notes.kept_before()
+            self.notes.began_later(self._earlier)
+        return number + (self._earlier or 0)
 
     @property
     def _is_main(self) -> bool:
-        return (self._looks.talk if self._looks is not None else find_talk()).rank == 0
+        talk = self._looks.talk if self._looks is not None else find_talk()
+        return talk.rank == 0 if talk.size > 1 else _is_first()
 
 
 _the_one: Deadline | None = None
@@ -208,17 +233,16 @@ def shared() -> Deadline:
 
 def _is_first() -> bool:
     """Whether this is rank 0, which alone asks Slurm: a thousand ranks would be a burden to it."""
+    return _place()[0] == 0
+
+
+def _place() -> tuple[int, int]:
     from allranks.distributed import world
 
-    return world().is_main
+    here = world()
+    return here.rank, here.size
 
 
 def _watched() -> bool:
     """Whether allranks started this process, and so looks after what comes next."""
     return bool(os.environ.get("ALLRANKS_ATTEMPT_DIR"))
-
-
-def _span(seconds: float) -> str:
-    if seconds < 0:
-        return f"{-seconds:.0f} s past and not"
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -92,3 +92,10 @@ def _number(text: str) -> float:
             f"ALLRANKS_DEADLINE={text} is not a time: write seconds since 1970, for example "
             f"{now} for an hour from now (date -d '1 hour' +%s)."
         ) from None
+
+
+def span(seconds: float) -> str:
+    """The time until an end, for people: ``58 s``, ``3 min``."""
+    if seconds < 0:
+        return f"{-seconds:.0f} s past and not"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -63,7 +63,7 @@ class Looks:
         self.next = self._steps
 
     def restart(self, step: int) -> None:
-        """Time passed that tells nothing about steps: a save, the start of an epoch."""
+        """Time passed that is no step's and reckoned with elsewhere: a save, a validation."""
         self._last = (self._clock(), step)
 
     def _send(self, step: int, wishes: Sequence[float]) -> Callable[[], Numbers]:

@@ -9,10 +9,42 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from allranks.runs.attempts import Attempt
+from allranks.runs.ledger import attempts_of
 from allranks.runs.progress import Progress, note_interrupted, own_attempt
 
 _EVERY = 15.0
 """Seconds between two notes of the step."""
+
+
+class Count:
+    """A loop's steps as one number that never goes back, though it counts each epoch from 0."""
+
+    def __init__(self) -> None:
+        self.at = -1
+        """The running number of the last step."""
+        self.repeats = False
+        """Whether the loop has begun to count again."""
+        self._added = 0
+        self._saved = -1
+
+    def stepped(self, step: int) -> int:
+        """The running number of a step that was done; the same on every rank."""
+        number = step + self._added
+        if number < self.at:
+            self.repeats = True
+            number = self.at + 1
+            self._added = number - step
+        self.at = number
+        return number
+
+    def saved(self, step: int) -> int:
+        """The running number of a saved step; of a new epoch's first the loop may not have told yet."""
+        number = step + self._added
+        if number < self._saved:
+            number = self.at + 1
+        self._saved = number
+        return number
 
 
 class Notes:
@@ -41,6 +73,24 @@ class Notes:
         """A checkpoint of this step is on the disk."""
         values: dict[str, Any] = {"step": step, "saved_step": step, "saved_time": time.time()}
         self.note(**values | ({} if seconds is None else {"save_seconds": seconds}))
+
+    def kept_before(self) -> int:
+        """The newest step that earlier attempts kept."""
+        if self._attempt is None:
+            return 0
+        own = Attempt.open(self._attempt)
+        earlier = [
+            each.progress
+            for each in attempts_of(self._attempt.parent.parent, own.array_task)
+            if each.number < own.number
+        ]
+        return max((each.saved_step or 0 for each in earlier if each), default=0)
+
+    def began_later(self, steps: int) -> None:
+        """The attempt began so many steps later than it was noted."""
+        known = Progress.read(self._attempt) if self._attempt is not None else None
+        if known is not None:
+            self.note(first_step=known.first_step + steps)
 
     def interrupted(self, step: int, sentence: str) -> bool:
         """The ranks saved this step and leave. False when no job script will know of it."""

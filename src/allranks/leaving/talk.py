@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from allranks.errors import UsageError
+
 Numbers = list[float]
 
 
@@ -73,4 +75,22 @@ def find_talk() -> Alone:
     hvd = sys.modules.get("horovod.torch")
     if hvd is not None and hvd.is_initialized():
         return Horovod(hvd) if hvd.size() > 1 else Alone()
-    return Alone()
+    return Unconnected()
+
+
+class Unconnected(Alone):
+    """Nothing connects this process with others, or nothing that is known here."""
+
+    def refuse(self, rank: int, size: int) -> None:
+        """Ranks of PyTorch that are not connected yet would each leave at a step of its own."""
+        if size > 1 and "torch" in sys.modules and not _OTHERS & sys.modules.keys():
+            raise UsageError(
+                f"near() was called on rank {rank} of {size} before torch.distributed was "
+                "initialised: the ranks cannot agree on a step.\n"
+                "Call allranks.init() or init_process_group() before the loop. Ranks that train "
+                "apart from each other: start each with WORLD_SIZE=1 and RANK=0."
+            )
+
+
+_OTHERS = {"jax", "tensorflow"}
+"""Frameworks with connections of their own, beside which PyTorch may be loaded for its data."""

@@ -14,6 +14,10 @@ NEVER_BEGAN = ("moved away", "stopped")
 """Outcomes of attempts that ended before a rank was started."""
 
 
+_BEGINNING = (1, 0)
+"""Fit and step before any checkpoint."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One attempt in the story."""
@@ -56,12 +60,13 @@ def attempts_of(run: Path, task: str | None = None) -> list[Attempt]:
 def ledger(attempts: Sequence[Attempt], running: bool = False) -> list[Entry]:
     """The story of these attempts, which belong to one task; ``running``: the last one still does."""
     entries: list[Entry] = []
-    best: int | None = None
+    best: tuple[int, int] | None = None
     for place, attempt in enumerate(attempts):
         following = attempts[place + 1] if place + 1 < len(attempts) else None
         entry = _entry(attempt, following, best, running and following is None)
         entries.append(entry)
-        best = max((step for step in (best, entry.kept_step) if step is not None), default=None)
+        if attempt.progress is not None:
+            best = max(best or _BEGINNING, _reached(attempt.progress))
     return entries
 
 
@@ -92,7 +97,9 @@ def goodput(entries: Iterable[Entry]) -> Goodput:
     return Goodput(sum(one.useful for one in entries), sum(one.seconds for one in entries))
 
 
-def _entry(attempt: Attempt, following: Attempt | None, best: int | None, running: bool) -> Entry:
+def _entry(
+    attempt: Attempt, following: Attempt | None, best: tuple[int, int] | None, running: bool
+) -> Entry:
     progress = attempt.progress
     outcome = attempt.outcome or ("running" if running else "killed")
     return Entry(
@@ -107,12 +114,20 @@ def _entry(attempt: Attempt, following: Attempt | None, best: int | None, runnin
     )
 
 
-def _moved(attempt: Attempt, progress: Progress | None, best: int | None) -> bool:
+def _reached(progress: Progress) -> tuple[int, int]:
+    """The fit, and the newest checkpoint of it: a script may train several times, each from step 0."""
+    return progress.fit, progress.saved_step or 0
+
+
+def _moved(attempt: Attempt, progress: Progress | None, best: tuple[int, int] | None) -> bool:
     """Ranks that tell nothing of their steps are believed when they leave on purpose, else not."""
     if progress is None:
         return bool(attempt.interrupted) or attempt.outcome == "finished"
-    before = max(progress.first_step, best or 0)
-    return progress.saved_step is not None and progress.saved_step > before
+    fit, step = best or _BEGINNING
+    if progress.fit > fit:
+        return True  # it brought the fit before to its end
+    before = max((progress.fit, progress.first_step), (fit, step))
+    return _reached(progress) > before
 
 
 def _seconds(attempt: Attempt, progress: Progress | None, running: bool) -> float:
@@ -131,9 +146,9 @@ def _useful(progress: Progress | None, following: Attempt | None, outcome: str) 
     if progress is None or progress.began is None or progress.updated is None:
         return 0.0
     after = following.progress if following else None
-    if after is not None:
+    if after is not None and after.fit == progress.fit:
         built_on = after.first_step
-    elif outcome in ("finished", "running"):
+    elif outcome in ("finished", "running") or (after is not None and after.fit > progress.fit):
         built_on = progress.step
     else:
         built_on = progress.saved_step or progress.first_step

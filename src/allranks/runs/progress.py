@@ -37,6 +37,8 @@ class Progress:
     outcome: str = "running"
     """"running", "finished", "interrupted" or "failed"."""
     reason: str = ""
+    fit: int = 1
+    """Which training of the script it is at; the steps here are of this one."""
 
     @classmethod
     def read(cls, attempt: Path) -> Progress | None:

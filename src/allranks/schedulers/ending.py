@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
+from allranks.agent.after import CANCELLED_FILE
 from allranks.errors import AllranksError
-from allranks.runs.files import read_json
+from allranks.runs.files import now, read_json, write_text
 from allranks.runs.folder import Run
 from allranks.schedulers.status import run_statuses, running_process
 from allranks.slurm import jobs
@@ -18,6 +19,8 @@ def end_run(run: Run) -> tuple[str, str]:
     if status.state.ended:
         return run.id, f"has ended already ({status.state.value})"
     if run.job_ids:
+        # First: a job script that goes on at this moment would bring the job back otherwise.
+        write_text(run.path / CANCELLED_FILE, f"{now()}\n")
         # Two at once when a job has just submitted the one that goes on after it; more of an array.
         ids = run.job_ids if run.array else run.job_ids[-2:]
         jobs.cancel(ids)

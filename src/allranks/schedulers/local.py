@@ -35,6 +35,7 @@ from allranks.schedulers.folder import (
     with_kept_code,
 )
 from allranks.schedulers.watch import Watch
+from allranks.script.attempts import limits
 from allranks.shell import quote
 from allranks.slurm.environment import RANK_VARIABLES
 
@@ -107,9 +108,7 @@ def _nothing() -> None:
 
 def local_policy(plan: Plan) -> Policy:
     """On this machine there is no queue to go back to."""
-    usual, job = Policy(), plan.job
-    most, idle = job.max_attempts or usual.max_attempts, job.max_fruitless or usual.max_fruitless
-    return Policy(False, most, idle, job.restarts or 0)
+    return limits(plan)._replace(requeue=False)
 
 
 def _start(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from allranks.agent.after import CANCELLED_FILE
 from allranks.agent.before import EXCLUDED
 from allranks.errors import JobError, UsageError
 from allranks.job.layers import file_layer
@@ -22,6 +23,8 @@ from allranks.units import format_time
 
 _POLICY = re.compile(r"^( *policy=\()(.*)(\))$", re.MULTILINE)
 _TIME = re.compile(r"^#SBATCH --time=.*$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^#SBATCH .*$", re.MULTILINE)
+_MOST = re.compile(r"--max-attempts=(\d+)")
 
 
 def check_resumable(run: Run, force: bool) -> None:
@@ -54,6 +57,7 @@ def submit_again(run: Run, changes: Mapping[str, int | None]) -> str:
         write_text(script, changed)
     excluded = run.path / EXCLUDED
     options = [f"--exclude={excluded.read_text().strip()}"] if excluded.is_file() else []
+    (run.path / CANCELLED_FILE).unlink(missing_ok=True)
     job_id = submit(script, options=options, cwd=run.cwd or None)
     run.add_job_id(job_id)
     return job_id
@@ -63,7 +67,7 @@ def changed_script(text: str, changes: Mapping[str, int | None]) -> str:
     """A job script with other limits: its line ``policy=(…)`` and its time."""
     given = {name: value for name, value in changes.items() if value is not None}
     if (time := given.pop("time", None)) is not None:
-        text = _TIME.sub(f"#SBATCH --time={format_time(time)}", text)
+        text = _with_time(text, f"#SBATCH --time={format_time(time)}")
     if not given:
         return text
     found = _POLICY.search(text)
@@ -78,6 +82,28 @@ def changed_script(text: str, changes: Mapping[str, int | None]) -> str:
             rf"--{name.replace('_', '-')}=\d+", f"--{name.replace('_', '-')}={value}", policy
         )
     return text[: found.start()] + found[1] + policy + found[3] + text[found.end() :]
+
+
+def _with_time(text: str, line: str) -> str:
+    if _TIME.search(text):
+        return _TIME.sub(line, text)
+    changed, count = _DIRECTIVE.subn(lambda first: f"{line}\n{first[0]}", text, count=1)
+    if not count:
+        raise UsageError("--time: this run's job.sh has no #SBATCH line to put it next to.")
+    return changed
+
+
+def last_attempt_note(run: Run) -> str:
+    """That the next attempt is the last one that the script's --max-attempts allows, if it is."""
+    found = _POLICY.search((run.path / "job.sh").read_text("utf-8", "surrogateescape"))
+    most = _MOST.search(found[2]) if found and "--requeue" in found[2] else None
+    number = len(run.attempts) + 1
+    if most is None or run.array or number < int(most[1]):
+        return ""
+    return (
+        f"It is attempt {number}, and --max-attempts is {most[1]}: it does not go on by itself after it.\n"
+        f"Raise that with: allranks resume --max-attempts {number + int(most[1])} {run.id}"
+    )
 
 
 def local_plan(run: Run) -> Plan:

@@ -84,7 +84,7 @@ def _status(run: Run, known: dict[str, JobStatus], silence: str) -> RunStatus:
         why = pending_reason_text(job.reason).replace("JOBID", run.job_ids[-1])
     return RunStatus(
         run,
-        job.state,
+        _left_on_purpose(run, job.state),
         job_id=run.job_ids[-1],
         exit_code=job.exit_code if job.state.ended else None,
         nodes=job.nodes or folder.nodes,
@@ -105,7 +105,7 @@ def _from_folder(run: Run) -> RunStatus:
     state = State.UNKNOWN
     code = _exit_code(run)
     if code is not None:
-        state = State.COMPLETED if code == 0 else State.FAILED
+        state = State.COMPLETED if code == 0 else _left_on_purpose(run, State.FAILED)
         state = State.CANCELLED if last.outcome == "cancelled" else state
     elif run.scheduler == "local":
         state = State.RUNNING if _alive(run) else State.FAILED
@@ -121,6 +121,14 @@ def _from_folder(run: Run) -> RunStatus:
         why=why,
         attempts=last.number,
     )
+
+
+def _left_on_purpose(run: Run, state: State) -> State:
+    """Exit code 75 is a failure to Slurm; the folder knows that the ranks had saved and left."""
+    last = run.last_attempt
+    if state is not State.FAILED or run.array or last is None or not last.interrupted:
+        return state
+    return State.INTERRUPTED if last.outcome == "interrupted" else state
 
 
 def _reason(last: Attempt) -> str:

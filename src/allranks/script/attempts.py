@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from allranks.agent.policy import Policy
 from allranks.errors import Interrupted
 from allranks.job.plan import Plan
-from allranks.script.places import batch_python, container_words, uses_agent
+from allranks.launchers import LAUNCHERS
+from allranks.script.places import batch_python, container_words, tasks_differ, uses_agent
 from allranks.shell import Word, join, quote
 
 OWN_FOLDER = '"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
 """The run folder of a script that was printed, not submitted: one for each submission."""
 
-MAX_ATTEMPTS, MAX_FRUITLESS = 100, 3
 GO_ON = Interrupted.GO_ON
 
 
@@ -29,6 +30,19 @@ def follows_up(plan: Plan) -> bool:
     return requeues(plan) or restarts(plan)
 
 
+def limits(plan: Plan) -> Policy:
+    """How often the script may go on."""
+    usual, job = Policy(), plan.job
+    most, idle = job.max_attempts or usual.max_attempts, job.max_fruitless or usual.max_fruitless
+    return Policy(requeues(plan), most, idle, job.restarts or usual.restarts)
+
+
+def asks_agent(plan: Plan) -> bool:
+    """Whether the script asks if allranks is installed, and runs without it where it is not."""
+    launcher = LAUNCHERS[plan.launcher]
+    return launcher.wraps_ranks and launcher.through_srun and not tasks_differ(plan)
+
+
 def folder_lines(plan: Plan, run_dir: str | None) -> list[str]:
     """The run folder, and a run that has finished already."""
     lines = [f"cd {quote(plan.job.chdir)}"] if plan.job.chdir else []
@@ -39,7 +53,9 @@ def folder_lines(plan: Plan, run_dir: str | None) -> list[str]:
         folder = f"${{ALLRANKS_GO_ON_IN:-{folder}}}"
     lines += [f"run_folder={folder}", 'mkdir -p "$run_folder/attempts"']
     if requeues(plan) and not run_dir:
-        lines.append('cp -n "$0" "$run_folder/job.sh"  # to submit it again')
+        lines.append(
+            '[[ -e $run_folder/job.sh ]] || cp "$0" "$run_folder/job.sh"  # to submit it again'
+        )
     task = "-$SLURM_ARRAY_TASK_ID" if plan.job.array else ""
     return [
         *lines,
@@ -48,9 +64,18 @@ def folder_lines(plan: Plan, run_dir: str | None) -> list[str]:
         '  echo "This run has finished already; nothing is left to do." >&2',
         "  exit 0",
         "fi",
+        *(_CANCELLED if requeues(plan) else []),
         *_own_folder(plan),
         *_deadline(plan),
     ]
+
+
+_CANCELLED = [
+    "if [[ -e $run_folder/cancelled ]]; then",
+    '  echo "This run was cancelled; go on with: allranks resume ${run_folder##*/}" >&2',
+    "  exit 143",
+    "fi",
+]
 
 
 def _own_folder(plan: Plan) -> list[str]:
@@ -76,9 +101,23 @@ def _deadline(plan: Plan) -> list[str]:
 
 
 def attempt_lines(plan: Plan) -> list[str]:
-    """A folder of its own for each life of the job."""
+    """A folder of its own for each life of the job; from then on its end is never left untold."""
     if not uses_agent(plan):
         return []
+    lines = _new_attempt(plan)
+    if restarts(plan):
+        lines = ["begin() {", *(f"  {line}" for line in lines), "}", "begin"]
+    if not follows_up(plan):
+        return lines
+    return [
+        *lines,
+        *(["ALLRANKS_AGENT=off  # until it was found"] if asks_agent(plan) else []),
+        *(["trap 'told=1' TERM"] if requeues(plan) else []),
+        "trap unstarted EXIT",
+    ]
+
+
+def _new_attempt(plan: Plan) -> list[str]:
     return [
         "attempt=1  # mkdir decides between array tasks that start at the same time",
         'until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do',
@@ -129,35 +168,26 @@ def _plain_end(plan: Plan) -> list[str]:
     """Without allranks on the nodes a script asks by its exit code to go on."""
     if not plan.job.requeue:
         return ['exit "$code"']
-    most = plan.job.max_attempts or MAX_ATTEMPTS
+    most = limits(plan).max_attempts
     return [
-        f"# Exit code {GO_ON}: the training has saved itself and wants to go on.",
-        f"if ((code == {GO_ON} && ${{SLURM_RESTART_COUNT:-0}} < {most - 1})); then",
-        f'  scontrol requeue "{job_id(plan)}"',
+        f"# Exit code {GO_ON}: the training has saved itself and wants to go on; not when it was cancelled.",
+        f"if ((code == {GO_ON} && ${{SLURM_RESTART_COUNT:-0}} < {most - 1})) &&",
+        f'  [[ $(timeout 30 scontrol show job -o "{job_id(plan)}") == *JobState=RUNNING* ]]; then',
+        f'  timeout 30 scontrol requeue "{job_id(plan)}"',
         "fi",
         'exit "$code"',
     ]
 
 
 def _decided_end(plan: Plan) -> list[str]:
-    settled = requeues(plan)
-    lines = ["if ((settled)); then exit 0; fi"] if settled else []
-    lines += [
-        "decide ${told:+--told}" if settled else "decide",
-        'if [[ $next == "done" ]]; then touch "$finished"; fi',
-    ]
+    lines = ["if [[ -n $settled ]]; then exit 0; fi"] if requeues(plan) else []
+    lines += ["decide", 'if [[ $next == "done" ]]; then touch "$finished"; fi']
     if restarts(plan):
         lines += [
             "if [[ $next == restart ]]; then",
             "  restarted=$((restarted + 1))",
+            "  begin",
             "  continue",
             "fi",
         ]
-    if settled:
-        lines += [
-            "if [[ $next == requeue || $next == resubmit ]]; then",
-            "  trap '' TERM  # Slurm sends it when it takes the job back",
-            f"  if go_on; then code=0; else code={GO_ON}; fi",
-            "fi",
-        ]
-    return [*lines, 'exit "$code"']
+    return [*lines, *(["go_on"] if requeues(plan) else []), 'exit "$result"']

@@ -1,6 +1,7 @@
 """The part of a job script that decides what follows an attempt, and takes the way back to the queue.
 
-A script that neither requeues nor restarts has none of it.
+A script that neither requeues nor restarts has none of it. The rules are the agent's (``after``); bash
+asks it, does what it says, and never acts on a state of the job that has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -9,87 +10,157 @@ from allranks.job.plan import Plan
 from allranks.script.attempts import (
     END,
     GO_ON,
-    MAX_ATTEMPTS,
-    MAX_FRUITLESS,
     agent_words,
+    asks_agent,
     follows_up,
     job_id,
+    limits,
     requeues,
 )
 from allranks.shell import quote
+
+PAUSES = "0 0 5 10 20 40 80"
+"""Seconds before each further try: a state that has changed and a refusal are answered at once."""
 
 
 def going_on_lines(plan: Plan, own_folder: bool) -> list[str]:
     """The functions that decide what follows an attempt, and do it."""
     if not follows_up(plan):
         return []
-    job = plan.job
     requeue = "--requeue " if requeues(plan) else ""
-    most, idle = job.max_attempts or MAX_ATTEMPTS, job.max_fruitless or MAX_FRUITLESS
+    policy = limits(plan)
     return [
-        f"policy=({requeue}--max-attempts={most} --max-fruitless={idle} --restarts={job.restarts or 0})",
+        f"policy=({requeue}--max-attempts={policy.max_attempts} --max-fruitless={policy.max_fruitless}"
+        f" --restarts={policy.restarts})",
         f"job={job_id(plan)}",
-        *_decide(plan, most),
+        *(["told='' settled=''"] if requeues(plan) else []),
+        "slurm() {  # it may hang, and write times as the user likes them",
+        '  SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"',
+        "}",
+        *_decide(plan, policy.max_attempts),
         *(_back_to_the_queue(plan, own_folder) if requeues(plan) else []),
+        *_unstarted(plan),
     ]
 
 
 def _decide(plan: Plan, most: int) -> list[str]:
-    more = ' "$@"' if requeues(plan) else ""
-    lines = [
-        "decide() {  # sets next, what follows this attempt, and code, to leave with if nothing does",
-        "  local facts answer",
-        '  facts=$(scontrol show job -o "$job" 2>/dev/null || true)',
-        '  answer=$(scontrol show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |',
-        f'    {agent_words(plan, "after")} "$ALLRANKS_ATTEMPT_DIR" "$code" \\',
-        f'      "${{policy[@]}}" --nodes --job "$facts"{more} | tail -n 1) || true',
+    told = " ${told:+--told}" if requeues(plan) else ""
+    asked = [
+        'answer=$(slurm show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |',
+        f'  {agent_words(plan, "after")} "$ALLRANKS_ATTEMPT_DIR" "$code" \\',
+        f'    "${{policy[@]}}" --nodes --job "$facts"{told} "$@" | tail -n 1) || true',
+    ]
+    if asks_agent(plan):
+        asked = ["if [[ $ALLRANKS_AGENT != off ]]; then", *(f"  {line}" for line in asked), "fi"]
+    return [
+        "decide() {  # sets next, what follows this attempt, and result, to leave with if nothing does",
+        "  local answer=''",
+        '  facts=$(slurm show job -o "$job" 2>/dev/null || true)',
+        *(f"  {line}" for line in asked),
         "  if [[ $answer =~ ^([a-z]+)\\ ([0-9]+)$ ]]; then",
-        "    next=${BASH_REMATCH[1]} code=${BASH_REMATCH[2]}",
+        "    next=${BASH_REMATCH[1]} result=${BASH_REMATCH[2]}",
         "    return 0",
         "  fi",
-        f"  {END}",
-        "  next=stop  # the rest is for nodes without allranks: on while the ranks leave on purpose",
-        "  if [[ ! -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then",
-        '    if ((code == 0)); then next="done"; fi',
+        *(f"  {line}" for line in _decide_alone(plan, most)),
+        "}",
+    ]
+
+
+def _decide_alone(plan: Plan, most: int) -> list[str]:
+    """For nodes without allranks: on while the ranks leave on purpose, and nobody has ended the job."""
+    ended = "$facts != *JobState=RUNNING*"
+    if requeues(plan):
+        ended = f"-n $told || -e $run_folder/cancelled || {ended}"
+    lines = [
+        "# Without allranks on the nodes: on while the ranks leave on purpose.",
+        f"if [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code={GO_ON}; fi",
+        END,
+        "next=stop result=$code",
+        f"if [[ {ended} ]]; then return 0; fi",
+        'if ((code == 0)); then next="done"; fi',
     ]
     if requeues(plan):
-        lines += [
-            f"  elif ((attempt < {most})) && [[ $facts == *JobState=RUNNING* ]]; then",
-            "    next=requeue",
-        ]
-    return [*lines, "  else", f"    code={GO_ON}", "  fi", "}"]
+        lines.append(f"if ((code == {GO_ON} && attempt < {most})); then next=requeue; fi")
+    return lines
 
 
 def _back_to_the_queue(plan: Plan, own_folder: bool) -> list[str]:
+    return [
+        "go_on() {  # takes the way that was decided, on the state of the job that it was decided on",
+        "  local pause refused=''",
+        f"  for pause in {PAUSES}; do",
+        "    if [[ $next != requeue && $next != resubmit ]]; then return 0; fi",
+        '    if as_decided && "$next"; then',
+        "      settled=1 result=0",
+        "      return 0",
+        "    fi",
+        '    sleep "$pause"  # a controller that is away comes back',
+        '    decide "$@" ${refused:+--refused}',
+        "  done",
+        '  decide "$@" --stuck',
+        f"  result={GO_ON}",
+        "}",
+        "as_decided() {  # a job that was cancelled meanwhile must not come back",
+        "  local state='JobState=[^ ]+( Reason=[^ ]+)?' now",
+        '  now=$(slurm show job -o "$job" 2>/dev/null || true)',
+        "  if [[ ! $now =~ $state ]]; then return 1; fi",
+        '  [[ $facts == *"${BASH_REMATCH[0]}"* && ! -e $run_folder/cancelled ]]',
+        "}",
+        "requeue() {",
+        "  refused=1",
+        '  slurm requeue "$job" || return 1',
+        '  if [[ -e $run_folder/cancelled ]]; then scancel "$job"; fi',
+        "}",
+        *_resubmit(plan, own_folder),
+        "settle() {  # Slurm ends the job: KILL follows, so the way back is taken before the ranks have left",
+        "  trap 'told=1' TERM",
+        "  passed=1 told=1",
+        "  local code=143",
+        "  decide --early",
+        "  go_on --early",
+        "  trap settle TERM",
+        "}",
+    ]
+
+
+def _resubmit(plan: Plan, own_folder: bool) -> list[str]:
     own = "ALLRANKS_GO_ON_IN=$run_folder " if own_folder else ""
     array = '--array="$SLURM_ARRAY_TASK_ID" ' if plan.job.array else ""
     return [
-        "go_on() {  # the job back into the queue; where Slurm refuses, a new one after this one",
-        '  if [[ $next == requeue ]] && scontrol requeue "$job"; then return 0; fi',
-        '  if [[ $(scontrol show job -o "$job" 2>/dev/null) =~ Restarts=([0-9]+) ]] &&',
-        "    ((BASH_REMATCH[1] > ${SLURM_RESTART_COUNT:-0})); then return 0; fi  # it is there already",
-        "  resubmit",
-        "}",
-        "resubmit() {",
-        '  local new options=(--parsable --dependency="afterany:$job")',
-        "  if [[ -e $run_folder/excluded ]]; then",
-        '    options+=(--exclude="$(<"$run_folder/excluded")")  # nodes that failed twice',
+        "resubmit() {  # a new job that starts after this one, once for each attempt",
+        "  local new exclude=() sent=$ALLRANKS_ATTEMPT_DIR/resubmitted",
+        "  if [[ -e $sent ]]; then return 0; fi",
+        "  if [[ -e $run_folder/excluded ]]; then  # nodes that failed twice",
+        '    exclude=(--exclude="$(<"$run_folder/excluded")")',
         "  fi",
-        "  new=$(",
-        f'    options+=({array}--chdir="$SLURM_SUBMIT_DIR")',
-        '    for name in "${!SLURM@}" ALLRANKS_DEADLINE; do  # nothing of this job goes along',
-        '      if [[ $name != SLURM_CONF ]]; then unset "$name"; fi',
-        "    done",
-        f'    {own}sbatch "${{options[@]}}" "$run_folder/job.sh"',
-        "  ) || return 1",
-        '  echo "${new%%;*}" >>"$run_folder/resubmitted"',
+        '  if ! new=$(submit "${exclude[@]}"); then',
+        "    if ((${#exclude[@]} == 0)); then return 1; fi",
+        "    new=$(submit) || return 1  # a node of that list may have left the cluster",
+        "  fi",
+        '  echo "${new%%;*}" | tee "$sent" >>"$run_folder/resubmitted"',
         '  echo "allranks: job ${new%%;*} goes on when this one has ended." >&2',
+        '  if [[ -e $run_folder/cancelled ]]; then scancel "${new%%;*}"; fi',
         "}",
-        "settle() {  # Slurm ends the job: KILL follows, so the way back is taken before the ranks have left",
-        "  passed=1 told=1",
-        "  local code=143",
-        "  decide --told --early",
-        "  if [[ $next == requeue || $next == resubmit ]] && go_on; then settled=1; fi",
+        "submit() (  # a shell of its own: nothing of this job goes along",
+        f'  options=(--parsable --dependency="afterany:$job" {array}--chdir="$SLURM_SUBMIT_DIR")',
+        '  for name in "${!SLURM@}" ALLRANKS_DEADLINE; do',
+        '    if [[ $name != SLURM_CONF ]]; then unset "$name"; fi',
+        "  done",
+        f'  {own}sbatch "${{options[@]}}" "$@" "$run_folder/job.sh"',
+        ")",
+    ]
+
+
+def _unstarted(plan: Plan) -> list[str]:
+    return [
+        "unstarted() {  # the script failed before its launch: that too is an end",
+        "  code=$?",
+        "  if [[ -e $ALLRANKS_ATTEMPT_DIR/end.json ]]; then return 0; fi",
+        "  local how=--unstarted",
+        "  if ((code == 0)); then code=143 how=--told; fi  # a signal ended it",
+        '  decide "$how"',
+        *(['  go_on "$how"'] if requeues(plan) else []),
+        '  exit "$result"',
         "}",
     ]
 
@@ -99,9 +170,10 @@ def before_lines(plan: Plan) -> list[str]:
     if not requeues(plan):
         return []
     own = f" --exclude {quote(plan.job.exclude)}" if plan.job.exclude else ""
+    on = " && [[ $ALLRANKS_AGENT != off ]]" if asks_agent(plan) else ""
     return [
-        "if ((attempt > 1)); then  # was the one before it killed, and are these nodes to be trusted",
-        "  answer=$(scontrol show node -o 2>/dev/null |",
+        f"if ((attempt > 1)){on}; then  # was the one before it killed, and are these nodes to be trusted",
+        "  answer=$(slurm show node -o 2>/dev/null |",
         f'    {agent_words(plan, "before")} "$ALLRANKS_ATTEMPT_DIR" "${{policy[@]}}" --nodes{own} | tail -n 1) || true',
         '  if [[ $answer == stop* ]]; then exit "${answer#stop }"; fi',
         "  if [[ $answer == avoid ]] && resubmit; then exit 0; fi",

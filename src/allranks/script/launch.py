@@ -38,23 +38,29 @@ def launch_lines(plan: Plan, step: Words) -> list[str]:
 def _waited(plan: Plan, command: str) -> list[str]:
     """Behind it in the foreground; where the script itself listens to signals, in the background."""
     options, _, signal = (plan.job.signal or "").rpartition(":")
-    traps = []
+    passing = []
     if "B" in options:
         name = signal.partition("@")[0].removeprefix("SIG")
         pass_on = f"trap 'passed=1; kill -{name} \"$launch\"' {name}"
-        traps.append(f"{pass_on}  # srun passes it on to every task")
-    if requeues(plan) and signal.partition("@")[0].removeprefix("SIG") not in ("TERM", "15"):
-        traps.append("trap settle TERM")
-    if not traps:
+        passing = [f"{pass_on}  # srun passes it on to every task"]
+    if not passing and not requeues(plan):
         return [f"{command} || code=$?"]
     return [
-        *(["next='' told='' settled=0"] if requeues(plan) else []),
+        *(_LISTENING if requeues(plan) else []),
         f"{command} &",
         "launch=$!",
-        *traps,
+        *passing,
         "passed=1",
         'while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait',
+        *(["trap 'told=1' TERM"] if requeues(plan) else []),
     ]
+
+
+_LISTENING = [
+    "trap settle TERM",
+    "if [[ -n $told ]]; then settle; fi  # it came before the launch",
+    "if [[ -n $settled ]]; then exit 0; fi",
+]
 
 
 def _call(plan: Plan) -> list[Word]:

@@ -17,9 +17,11 @@ from allranks.environment import (
 from allranks.job.plan import Plan
 from allranks.launchers import LAUNCHERS, SLURM
 from allranks.script.attempts import (
+    asks_agent,
     attempt_lines,
     end_lines,
     folder_lines,
+    follows_up,
     restarts,
 )
 from allranks.script.binding import agent_binding
@@ -58,42 +60,48 @@ def render(plan: Plan, *, made_by: str = "", run_dir: str | None = None) -> str:
 def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
     """The script without directives; ``step`` are further words for srun."""
     first_port = PORT_OF_RUN if step else PORT_OF_JOB
-    if not restarts(plan):
+    if not follows_up(plan):
         return _titled(
             {
                 "Folder": [*folder_lines(plan, run_dir), *attempt_lines(plan)],
                 "Environment": _environment(plan),
                 "Rendezvous": rendezvous_lines(plan, first_port),
                 "allranks on the nodes": _agent(plan),
-                "What follows an attempt": [
-                    *going_on_lines(plan, run_dir is None),
-                    *before_lines(plan),
-                ],
                 "What every task runs": _task(plan),
                 "Launch": launch_lines(plan, step),
                 "End": end_lines(plan, _agent_is_on(plan)),
             }
         )
-    turn = {
-        "Attempt": [*attempt_lines(plan), *before_lines(plan)],
-        "Rendezvous": rendezvous_lines(plan, next_port(first_port)),
-        "Launch": launch_lines(plan, step),
-        "End": end_lines(plan, _agent_is_on(plan)),
-    }
+    first_port = next_port(first_port) if restarts(plan) else first_port
+    turn = _titled(
+        {
+            "Earlier attempts": before_lines(plan),
+            "Rendezvous": rendezvous_lines(plan, first_port),
+            "Launch": launch_lines(plan, step),
+            "End": end_lines(plan, _agent_is_on(plan)),
+        }
+    )
     return [
         *_titled(
             {
                 "Folder": folder_lines(plan, run_dir),
+                "What follows an attempt": going_on_lines(plan, run_dir is None),
+                "Attempt": attempt_lines(plan),
                 "Environment": _environment(plan),
                 "allranks on the nodes": _agent(plan),
-                "What follows an attempt": going_on_lines(plan, run_dir is None),
                 "What every task runs": _task(plan),
             }
         ),
+        *(_looped(turn) if restarts(plan) else turn),
+    ]
+
+
+def _looped(turn: list[str]) -> list[str]:
+    return [
         "",
         "restarted=0",
         "while :; do  # a turn is one attempt; crashed ranks are started again in the next",
-        *(f"  {line}" if line else "" for line in _titled(turn)[1:]),
+        *(f"  {line}" if line else "" for line in turn[1:]),
         "done",
     ]
 
@@ -200,10 +208,4 @@ def _task(plan: Plan) -> list[str]:
 
 
 def _agent_is_on(plan: Plan) -> str:
-    return " && [[ $ALLRANKS_AGENT == on ]]" if _may_be_off(plan) else ""
-
-
-def _may_be_off(plan: Plan) -> bool:
-    """Whether the script asks if allranks is installed, and runs without it where it is not."""
-    launcher = LAUNCHERS[plan.launcher]
-    return launcher.wraps_ranks and launcher.through_srun and not tasks_differ(plan)
+    return " && [[ $ALLRANKS_AGENT == on ]]" if asks_agent(plan) else ""

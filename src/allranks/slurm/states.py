@@ -16,6 +16,8 @@ class State(Enum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+    """It saved, left on purpose and may go on; Slurm itself calls that failed."""
     TIMEOUT = "timeout"
     PREEMPTED = "preempted"
     NODE_FAIL = "node failed"
@@ -38,6 +40,7 @@ _ENDED = frozenset(
         State.COMPLETED,
         State.FAILED,
         State.CANCELLED,
+        State.INTERRUPTED,
         State.TIMEOUT,
         State.PREEMPTED,
         State.NODE_FAIL,

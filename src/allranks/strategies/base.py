@@ -19,10 +19,14 @@ from torch.optim import Optimizer
 
 from allranks.distributed import World
 from allranks.errors import UsageError, did_you_mean
-from allranks.strategies import states
 from allranks.strategies.gradients import clip_gradients
 from allranks.strategies.keeping import InCheckpoints
-from allranks.strategies.modules import checkpoint_activations, move_state, synchronise_batchnorm
+from allranks.strategies.modules import (
+    checkpoint_activations,
+    move_state,
+    refuse_unmade,
+    synchronise_batchnorm,
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Strategy(InCheckpoints, ABC):
         ``objective`` is a module that holds ``model`` and whose forward gives the loss. The
         optimizers go on working: their parameters, options and state follow the model.
         """
-        states.refuse_unmade(model)
+        refuse_unmade(model)
         self.model, self.objective, self.world, self.device = model, objective, world, device
         self.optimizers = list(optimizers)
         self.options = self.decide(options, optimizers, world)

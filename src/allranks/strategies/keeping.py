@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from allranks.checkpoint.plan import is_shard
 from allranks.distributed import World
 from allranks.strategies import states
 from allranks.strategies.states import Source
@@ -59,7 +60,12 @@ class InCheckpoints:
 
     def misfit(self, model: Mapping[str, Any], source: Source) -> str:
         """Why a saved model cannot be loaded; empty when it can."""
-        return states.misfit(self._entries(), states.noted(model), source)
+        entries = self._entries()
+        own = states.live(self.model, entries)
+        keys = states.noted(model)
+        # What a module makes for its state it also takes back: the shape is its own affair.
+        compared = {name: keys[name] for name in keys if name in own or name not in entries}
+        return states.misfit(own, compared, source)
 
     def optimizer_misfit(self, optimizer: Optimizer, saved: Mapping[str, Any]) -> str:
         """Why a saved optimizer cannot be loaded; empty when it can."""
@@ -67,11 +73,28 @@ class InCheckpoints:
 
     def load_model(self, saved: Mapping[str, Any], source: Source) -> None:
         """Take a saved model: its tree, and the tensors that its notes name. Collective."""
-        keys = states.noted(saved)
-        targets = {keys[name]: value for name, value in self._entries().items() if name in keys}
-        self.fill(targets, source)
-        extras = {name: value for name, value in saved.items() if name not in keys}
-        states.load_extras(self.model, extras)
+        entries, keys = self._entries(), states.noted(saved)
+        own = states.live(self.model, entries)
+        self.fill({keys[name]: value for name, value in own.items() if name in keys}, source)
+        rest = {name: value for name, value in saved.items() if name not in own}
+        states.load_rest(self.model, self._made_anew(rest, entries, source))
+
+    def _made_anew(
+        self, tree: Mapping[str, Any], entries: Mapping[str, Any], source: Source
+    ) -> dict[str, Any]:
+        """A saved tree with its tensors, each where the tensor of that place is now. Collective."""
+        here: dict[str, Any] = {}
+        states.taken_apart(entries, "model", here)
+        made: dict[str, Any] = {}
+
+        def place(key: str) -> None:
+            like = here.get(key)
+            spread = like if is_shard(like) else None
+            made[key] = self._room(source.shape(key), source.dtype(key), spread)
+
+        states.put_together(tree, place)
+        self.fill(made, source)
+        return dict(states.put_together(tree, lambda key: _beside(made[key], here.get(key))))
 
     def load_optimizer(
         self, optimizer: Optimizer, saved: Mapping[str, Any], source: Source
@@ -96,8 +119,10 @@ class InCheckpoints:
 
     def fill(self, targets: Mapping[str, Any], source: Source) -> None:
         """Give tensors the values that a checkpoint has under their keys. Collective."""
+        pairs = [(target, key) for key, target in _once(targets).items()]
         with torch.no_grad():
-            self._assign([(target, key) for key, target in _once(targets).items()], source)
+            if pairs:
+                self._assign(pairs, source)
 
     def extra_state(self) -> dict[str, Any]:
         """What a checkpoint must keep besides model and optimizers, as plain values. Collective."""
@@ -133,6 +158,11 @@ class InCheckpoints:
             return value
         full = self._full(value.detach())
         return full.to("cpu", copy=True) if self.world.is_main else None
+
+
+def _beside(value: Tensor, other: Any) -> Tensor:
+    """On the device of the other, if that is a tensor."""
+    return value.to(other.device) if isinstance(other, Tensor) else value
 
 
 def _once(targets: Mapping[str, Any]) -> dict[str, Any]:

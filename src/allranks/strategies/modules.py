@@ -175,3 +175,14 @@ def _without_statistics(norms: Sequence[nn.Module]) -> Iterator[None]:
     finally:
         for norm, statistics in kept:
             norm._buffers.update(statistics)
+
+
+def refuse_unmade(model: nn.Module) -> None:
+    """An error for parameters that have a shape but no values."""
+    for name, value in model.named_parameters():
+        if isinstance(value, nn.parameter.UninitializedParameter):
+            raise UsageError(f"Parameter '{name}' is lazy: run one batch through the model first.")
+        if value.is_meta:
+            raise UsageError(
+                f"Parameter '{name}' is on the meta device: give the model values first."
+            )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from allranks.checkpoint.plan import Stretch
+from allranks.checkpoint.plan import Stretch, is_shard
 from allranks.errors import WorldError
 from allranks.strategies.base import Strategy
 from allranks.strategies.gradients import broadcast_tensors
@@ -23,8 +23,15 @@ class OverRanks(Strategy):
         broadcast_tensors(self.target.buffers())
 
     def of_rank_0(self, value: Any) -> Any:
-        """A buffer as rank 0 holds all of it and the others nothing; all else as it is."""
-        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or not value.numel():
+        """A buffer as rank 0 holds all of it and the others nothing, also inside of what modules make."""
+        if isinstance(value, Mapping):
+            return {key: self.of_rank_0(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            kind = tuple if isinstance(value, tuple) else list
+            return kind(self.of_rank_0(each) for each in value)
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or is_shard(value):
+            return value
+        if not value.numel():
             return value
         row = value.detach().reshape(-1)
         return Stretch(row if self.world.is_main else row[:0], tuple(value.shape), 0)

@@ -7,6 +7,7 @@ parts such a tree into its tensors, each under a key, and the rest, in which a n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from allranks.checkpoint.plan import Stretch
-from allranks.errors import UsageError
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 _HOW_NOT_WHAT = ("foreach", "fused", "capturable", "differentiable")
@@ -66,13 +66,20 @@ def taken_apart(tree: Any, prefix: str, tensors: dict[str, Any], *, counters: bo
     if isinstance(tree, Mapping):
         return {key: apart(each, f"{prefix}.{key}") for key, each in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(apart(each, f"{prefix}.{i}") for i, each in enumerate(tree))
+        kind = tuple if isinstance(tree, tuple) else list
+        return kind(apart(each, f"{prefix}.{i}") for i, each in enumerate(tree))
     if not isinstance(tree, (Tensor, Stretch)):
-        return tree
+        return plain_number(tree)
     if counters and isinstance(tree, Tensor) and not tree.dim() and tree.device.type == "cpu":
         return tree.detach().clone()
     tensors[prefix] = tree.detach() if isinstance(tree, Tensor) else tree
     return {_NOTE: prefix}
+
+
+def plain_number(value: Any) -> Any:
+    """NumPy's numbers as Python's own: a checkpoint holds nothing that needs NumPy to be read."""
+    numpy = sys.modules.get("numpy")  # without it there can be none
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def put_together(tree: Any, place: Callable[[str], Any]) -> Any:
@@ -82,7 +89,8 @@ def put_together(tree: Any, place: Callable[[str], Any]) -> Any:
             return place(tree[_NOTE])
         return {key: put_together(each, place) for key, each in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(put_together(each, place) for each in tree)
+        kind = tuple if isinstance(tree, tuple) else list
+        return kind(put_together(each, place) for each in tree)
     return tree
 
 
@@ -95,17 +103,6 @@ def noted(tree: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def refuse_unmade(model: nn.Module) -> None:
-    """An error for parameters that have a shape but no values."""
-    for name, value in model.named_parameters():
-        if isinstance(value, nn.parameter.UninitializedParameter):
-            raise UsageError(f"Parameter '{name}' is lazy: run one batch through the model first.")
-        if value.is_meta:
-            raise UsageError(
-                f"Parameter '{name}' is on the meta device: give the model values first."
-            )
-
-
 def user_name(name: str) -> str:
     """The name without what wrappers put into it."""
     for wrapper in _WRAPPERS:
@@ -116,6 +113,12 @@ def user_name(name: str) -> str:
 def entries(model: nn.Module) -> dict[str, Any]:
     """The model's live state by the user's names."""
     return {user_name(key): value for key, value in model.state_dict(keep_vars=True).items()}
+
+
+def live(model: nn.Module, entries: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The entries that are the model's own tensors; all else its ``state_dict()`` made for the caller."""
+    own = {id(value) for value in (*model.parameters(), *model.buffers())}
+    return {name: value for name, value in entries.items() if id(value) in own}
 
 
 def misfit(targets: Mapping[str, Any], saved: Mapping[str, str], source: Source) -> str:
@@ -134,11 +137,13 @@ def _shape(value: Any) -> Any:
     return getattr(value, "ds_shape", value.shape)  # ZeRO 3's parameters are empty between uses
 
 
-def load_extras(model: nn.Module, extras: Mapping[str, Any]) -> None:
-    """Hand what modules saved beside tensors back to them."""
-    if extras:
-        real = {user_name(key): key for key in model.state_dict(keep_vars=True)}
-        model.load_state_dict({real[name]: value for name, value in extras.items()}, strict=False)
+def load_rest(model: nn.Module, rest: Mapping[str, Any]) -> None:
+    """Hand what modules made for ``state_dict()`` back to them; the other entries stand for themselves."""
+    if rest:
+        whole = model.state_dict(keep_vars=True)
+        real = {user_name(key): key for key in whole}
+        whole.update({real.get(name, name): value for name, value in rest.items()})
+        model.load_state_dict(whole, strict=False)
 
 
 def optimizer_names(

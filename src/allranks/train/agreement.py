@@ -65,6 +65,15 @@ class Agreement:
         self.next = self._looks.next
         return Agreed(*(bool(each) for each in found))
 
+    @property
+    def gap(self) -> float:
+        """The longest time between two looks, in training or in a validation."""
+        return max(self._looks.gap, self._batch_looks.gap)
+
+    def validated(self, step: int) -> None:
+        """A validation has looked for itself: its whole length lies between no two looks."""
+        self._looks.restart(step)
+
     def saved(self, step: int) -> None:
         """The next save by time counts from here; the time that it took is no step's."""
         self._saved = time.monotonic()
@@ -86,7 +95,7 @@ class Agreement:
         self._batch_looks.begin_again()
 
     def _wants_to_leave(self) -> bool:
-        return self.deadline is not None and self.deadline.wanted(self._talk, self._looks.gap)
+        return self.deadline is not None and self.deadline.wanted(self._talk, self.gap)
 
     def _wants_to_save(self) -> bool:
         # Rank 0's clock alone: every rank's would make a save for each.

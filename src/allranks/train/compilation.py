@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from allranks.data import Share
+    from allranks.train.loop import Fit
+    from allranks.train.trainer import Trainer
 
 SETTLE = 4
 """Steps after a change before the clock starts."""
@@ -174,6 +180,32 @@ class _Eager:
 
     def __exit__(self, *_: object) -> None:
         self._objective._compiled_call_impl = self._kept
+
+
+def careful_step(trainer: Trainer, fit: Fit, data: Any, share: Share | None) -> bool:
+    """A batch of an odd shape runs uncompiled; the first compiled one may fail to compile."""
+    compiler = fit.compiler
+    if not compiler.trial:
+        with compiler.eager() if share is not None and compiler.mode else nullcontext():
+            return fit.step(data, share)
+    if share is not None:
+        with compiler.eager():
+            return fit.step(data, share)
+    compiler.trial = False
+    if fit.engine.session.device.type == "cuda":
+        fit.parts.keep_loss = _cloned if compiler.graphs else torch.Tensor.detach
+    trainer._remake_step(fit)
+    try:
+        return fit.step(data, share)
+    except compile_errors() as error:
+        compiler.failed(error)
+        for optimizer in fit.engine.optimizers:
+            optimizer.zero_grad()
+        return fit.step(data, share)
+
+
+def _cloned(loss: torch.Tensor) -> torch.Tensor:
+    return loss.detach().clone()
 
 
 def estimated_cost(model: nn.Module) -> float:

@@ -34,7 +34,7 @@ class TrainConfig:
     max_steps: int | None = None
     """Optimizer steps after which training ends, wherever the epoch stands."""
     max_time: str | None = None
-    """Wall time after which training ends at a step: "90m", "2h", "0-03:00"."""
+    """Training time, over all attempts, after which it ends at a step: "90m", "2h", "0-03:00"."""
 
     # Where
     nprocs: int | None = None

@@ -20,6 +20,8 @@ class Average:
     ) -> None:
         """``settle`` ends what forward passes have gathered, before weights are touched."""
         self.decay = decay
+        self.is_applied = False
+        """Whether the model computes with the average now."""
         self._settle = settle
         settle()
         named = [(user_name(n), p) for n, p in model.named_parameters() if p.requires_grad]
@@ -39,9 +41,11 @@ class Average:
         with torch.no_grad():
             present = [tensor.clone() for tensor in self._live]
             torch._foreach_copy_(self._live, self._kept)
+        self.is_applied = True
         try:
             yield
         finally:
+            self.is_applied = False
             self._settle()
             with torch.no_grad():
                 torch._foreach_copy_(self._live, present)

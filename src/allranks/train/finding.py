@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allranks.checkpoint.find import newest_valid, resolve
-from allranks.checkpoint.manifest import BrokenCheckpoint, Manifest
 from allranks.checkpoint.reader import Reader
+from allranks.checkpoint.saved import saved_at
 from allranks.checkpoint.store import Store
 from allranks.checkpoint.verify import problems
 from allranks.data.agree import gathered
@@ -126,8 +126,7 @@ def _checked(path: Path, rank: int, size: int) -> list[str]:
 
 def _share(path: Path, rank: int, size: int) -> list[str] | None:
     """What is wrong with this rank's share of the files; None when it cannot see them."""
-    try:
-        files = sorted(Manifest.read(path).files)
-    except BrokenCheckpoint as error:
-        return [str(error)] if rank == 0 else None
-    return problems(path, files[rank::size])
+    manifest = saved_at(path).manifest
+    if manifest is None:
+        return problems(path) if rank == 0 else None
+    return problems(path, sorted(manifest.files)[rank::size])

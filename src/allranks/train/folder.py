@@ -43,6 +43,11 @@ def checkpoint_folder(run: Path) -> Path:
     return run / ("checkpoints" if number == 1 else f"checkpoints-{number}")
 
 
+def fit_number(run: Path) -> int:
+    """Which ``fit`` of this process the run is at."""
+    return _fits.get(run, 1)
+
+
 def lost_attempt(run: Path) -> Path | None:
     """The attempt before this one, whose last steps may be done again; None when there is none."""
     numbers = attempt_numbers(run / "attempts")

@@ -54,45 +54,52 @@ class Meter:
         """Go on from there."""
         self._entries += [(loss, metrics, count) for loss, metrics, count in state]
 
-    def flush(self, flag: float = 0.0) -> Reading:
-        """Start the reduction of what was noted; collective. ``flag`` is summed over the ranks."""
+    def flush(self) -> Reading:
+        """Start the reduction of what was noted; collective."""
         entries, self._entries = self._entries, []
         names = ["loss", *sorted({name for entry in entries for name in entry[1]})]
-        if self._size > 1 and entries:
-            self._agree_on(names)
+        if self._size > 1:
+            names = self._agreed_on(names if entries else None)
         if self._device.type == "cpu":
-            return self._flush_here(names, entries, flag)
+            return self._flush_here(names, entries)
         sums: list[torch.Tensor] = []
         counts: list[float] = []
         for name in names:
             total, count = self._total(name, entries)
             sums.append(total)
             counts.append(count)
-        known = torch.tensor([*counts, flag], dtype=torch.float64).to(self._device)
-        vector = torch.cat([torch.stack(sums), known]) if sums else known
+        known = torch.tensor(counts, dtype=torch.float64).to(self._device)
+        vector = torch.cat([torch.stack(sums), known])
         if self._size > 1:
             dist.all_reduce(vector)
         return Reading(names, vector)
 
-    def _agree_on(self, names: list[str]) -> None:
-        """Ranks that send vectors of other lengths would hang or abort: told at the first one."""
+    def _agreed_on(self, names: list[str] | None) -> list[str]:
+        """What all ranks send; None from one that noted nothing, such as a rank that joined later.
+
+        Ranks that send vectors of other lengths would hang or abort: told at the first one.
+        """
         if self._names is None:
             every: list[Any] = [None] * self._size
             dist.all_gather_object(every, names)
-            for rank, other in enumerate(every):
-                if other != every[0]:
+            there = {rank: other for rank, other in enumerate(every) if other is not None}
+            first = min(there, default=0)
+            for rank, other in there.items():
+                if other != there[first]:
                     raise UsageError(
-                        f"Rank {rank} measures {', '.join(other)}, rank 0 {', '.join(every[0])}.\n"
+                        f"Rank {rank} measures {', '.join(other)}, "
+                        f"rank {first} {', '.join(there[first])}.\n"
                         "Every rank must return the same metrics in every step."
                     )
-            self._names = names
-        if names != self._names:
+            self._names = there.get(first)
+        if names is not None and names != self._names:
             raise UsageError(
-                f"The metrics were {', '.join(self._names)} and are now {', '.join(names)}.\n"
+                f"The metrics were {', '.join(self._names or ())} and are now {', '.join(names)}.\n"
                 "With several ranks every step must return the same ones."
             )
+        return self._names or ["loss"]
 
-    def _flush_here(self, names: list[str], entries: Sequence[Entry], flag: float) -> Reading:
+    def _flush_here(self, names: list[str], entries: Sequence[Entry]) -> Reading:
         """On a CPU numbers can be read at once, which is cheaper than adding tensors."""
         sums, counts = [0.0] * len(names), [0.0] * len(names)
         for loss, metrics, count in entries:
@@ -105,8 +112,8 @@ class Meter:
                     sums[place] += count * self._scalar(metrics[name]).item()
                     counts[place] += count
         if self._size == 1:
-            return Reading(names, [*sums, *counts, flag])
-        vector = torch.tensor([*sums, *counts, flag], dtype=torch.float64)
+            return Reading(names, [*sums, *counts])
+        vector = torch.tensor([*sums, *counts], dtype=torch.float64)
         dist.all_reduce(vector)
         return Reading(names, vector)
 
@@ -163,10 +170,9 @@ class Reading:
         """The mean over samples of each name that has any."""
         return {name: total / count for name, (total, count) in self.sums().items() if count}
 
-    @property
-    def flag(self) -> float:
-        """The sum of the flags that the ranks gave."""
-        return self._numbers()[-1]
+    def only(self) -> float:
+        """The number of a vector of one."""
+        return self._numbers()[0]
 
 
 class Late:
@@ -176,7 +182,7 @@ class Late:
         self._reading = Reading([], tensor.detach().reshape(1))
 
     def __float__(self) -> float:
-        return self._reading.flag
+        return self._reading.only()
 
 
 class Sums:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from allranks.checkpoint.reader import Reader
-from allranks.checkpoint.saver import Snapshot
+from allranks.checkpoint.snapshot import Snapshot
 from allranks.data.digest import mixed_seed
 from allranks.errors import UsageError
 from allranks.strategies.states import misfit, noted, taken_apart
+from allranks.train.plain import plain
 from allranks.train.schedule import scale_rates, stepping
 from allranks.train.seeds import random_state, seed_rank, set_random_state
 
@@ -41,15 +42,21 @@ def snapshot(trainer: Trainer, fit: Fit) -> Snapshot:
         "optimizer": taken_apart(optimizers, "optimizer", tensors, counters=True),
         "average": taken_apart(average, "average", tensors),
         "criterion": taken_apart(criterion, "criterion", tensors),
-        "schedulers": [_plain(each.state_dict()) for each in stepping(parts.scheduler)],
+        "schedulers": [_without_code(each.state_dict()) for each in stepping(parts.scheduler)],
         "scaler": None if scaler is None else scaler.state_dict(),
         "strategy": {strategy.name: strategy.extra_state()},
         "callbacks": fit.callbacks.state_dict(),
         "progress": _progress(trainer, fit),
         "metrics": dict(trainer.metrics),
+        "seconds": fit.state.seconds,
+        "search": None if parts.search is None else parts.search.state(),
+        "extras": {name: float(value) for name, value in trainer._extras.items()},
     }
     own = {"random": random_state(), "window": fit.meter.state()}
-    return Snapshot(tensors, state=state if trainer.world.is_main else None, own=own)
+    if not trainer.world.is_main:
+        return Snapshot(tensors, own=own)
+    kept = {name: plain(value, f"The state of the {name}") for name, value in state.items()}
+    return Snapshot(tensors, state=kept, own=own)
 
 
 def _progress(trainer: Trainer, fit: Fit) -> dict[str, Any]:
@@ -109,6 +116,7 @@ def load(trainer: Trainer, fit: Fit, reader: Reader, state: Mapping[str, Any]) -
     _scale_again(fit, progress["lr_factor"])
     _load_own(fit, reader, progress)
     trainer.metrics.update(state["metrics"])
+    trainer._extras = dict(state["extras"])  # logged, and not written yet
     _set_position(trainer, fit, progress)
 
 
@@ -138,6 +146,9 @@ def _load_small(fit: Fit, state: Mapping[str, Any]) -> None:
     if own := state["strategy"].get(strategy.name):
         strategy.load_extra_state(own)
     fit.callbacks.load_state_dict(state["callbacks"])
+    fit.state.seconds_before = state["seconds"]
+    if fit.parts.search is not None and state["search"] is not None:
+        fit.parts.search.load_state(state["search"], state["progress"]["step"])
     for optimizer in fit.parts.optimizers:
         optimizer._opt_called = True  # it did step: a schedule that moves first is no mistake
 
@@ -203,10 +214,10 @@ def _criterion_entries(fit: Fit) -> dict[str, Any] | None:
     return None if criterion is None else dict(criterion.state_dict(keep_vars=True))
 
 
-def _plain(value: Any) -> Any:
+def _without_code(value: Any) -> Any:
     """A scheduler's state without functions, which are code and not state."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items() if not callable(each)}
+        return {key: _without_code(each) for key, each in value.items() if not callable(each)}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_without_code(each) for each in value]
     return value

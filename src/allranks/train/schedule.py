@@ -59,7 +59,7 @@ class Warmup:
     """
 
     def __init__(self, optimizers: Sequence[Any], steps: int) -> None:
-        self._groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        self._optimizers = optimizers
         self.steps = steps
 
     def around(self, done: int, step: Callable[[], None]) -> None:
@@ -67,13 +67,15 @@ class Warmup:
         if done >= self.steps:
             step()
             return
-        rates = [group["lr"] for group in self._groups]
-        for group in self._groups:
+        # Looked up every time: an optimizer that loads a checkpoint makes its groups anew.
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        rates = [group["lr"] for group in groups]
+        for group in groups:
             group["lr"] *= (done + 1) / (self.steps + 1)
         try:
             step()
         finally:
-            for group, rate in zip(self._groups, rates, strict=True):
+            for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
 
     def factor(self, done: int) -> float:

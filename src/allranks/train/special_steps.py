@@ -140,38 +140,32 @@ def custom_step(parts: Parts, optimize_step: Callable[..., Any], loss_fn: Any) -
 
 
 def gradient_free_step(parts: Parts, optimizer: Any) -> Step:
-    """Ask for a candidate, try it on all ranks' data, tell the loss. Rank 0 holds the optimizer."""
-    parameters = [p for p in parts.model.parameters() if p.requires_grad]
+    """Ask for a candidate, try it on all ranks' data, tell the loss."""
+    parts.search = search = Search(parts, optimizer)
+    return search.step
 
-    best: list[Any] = [float("inf"), None]
 
-    def finish() -> None:
-        """Leave the model with what was found: the optimizer's word, else the best that was tried."""
-        found = nn.utils.parameters_to_vector(parameters) if best[1] is None else best[1]
-        if parts.rank == 0 and hasattr(optimizer, "provide_recommendation"):
-            found.copy_(torch.as_tensor(optimizer.provide_recommendation().value).reshape(-1))
-        if parts.size > 1:
-            dist.broadcast(found, 0)
-        nn.utils.vector_to_parameters(found, parameters)
+class Search:
+    """Training without gradients. Rank 0 holds the optimizer, every rank the best that was tried."""
 
-    def finish_without_gradients() -> None:
+    def __init__(self, parts: Parts, optimizer: Any) -> None:
+        self._parts, self._optimizer = parts, optimizer
+        self._parameters = [p for p in parts.model.parameters() if p.requires_grad]
+        self._best: tuple[float, torch.Tensor | None] = (float("inf"), None)
+        self._began_at = 0
+        """The step from which on the optimizer was told of every candidate."""
+
+    def step(self, data: Any, share: Share | None) -> bool:
+        """One candidate."""
         with torch.no_grad():
-            finish()
+            self._try_one(data, share)
+        close_step(self._parts)
+        return True
 
-    parts.finish = finish_without_gradients
-
-    def run(data: Any, share: Share | None) -> bool:
-        with torch.no_grad():
-            return tried(data, share)
-
-    def tried(data: Any, share: Share | None) -> bool:
-        candidate = optimizer.ask() if parts.rank == 0 else None
-        vector = nn.utils.parameters_to_vector(parameters)
-        if candidate is not None:
-            vector.copy_(torch.as_tensor(candidate.value).reshape(-1))
-        if parts.size > 1:
-            dist.broadcast(vector, 0)
-        nn.utils.vector_to_parameters(vector, parameters)
+    def _try_one(self, data: Any, share: Share | None) -> None:
+        parts = self._parts
+        candidate = self._optimizer.ask() if parts.rank == 0 else None
+        vector = self._given(None if candidate is None else candidate.value)
         loss, metrics = parts.objective(data)
         count = parts.count(data, share)
         seen = torch.stack([loss.double() * count, torch.tensor(float(count)).to(loss.device)])
@@ -179,14 +173,69 @@ def gradient_free_step(parts: Parts, optimizer: Any) -> Step:
             dist.all_reduce(seen)
         reached = (seen[0] / seen[1]).item()
         if candidate is not None:
-            optimizer.tell(candidate, reached)
-        if reached < best[0]:
-            best[:] = [reached, vector.clone()]
+            self._optimizer.tell(candidate, reached)
+        if reached < self._best[0]:
+            self._best = (reached, vector)
         parts.meter.add(loss.detach(), metrics, count)
-        close_step(parts)
-        return True
 
-    return run
+    def finish(self) -> None:
+        """Leave the model with what was found: the optimizer's word, else the best that was tried."""
+        word = getattr(self._optimizer, "provide_recommendation", None)
+        with torch.no_grad():
+            if word is not None and not self._began_at:
+                self._given(word().value if self._parts.rank == 0 else None)
+            elif self._best[1] is not None:
+                nn.utils.vector_to_parameters(self._best[1].clone(), self._parameters)
+
+    def _given(self, value: Any) -> torch.Tensor:
+        """Rank 0's parameters, put into every rank's model."""
+        vector = nn.utils.parameters_to_vector(self._parameters)
+        if value is not None:
+            vector.copy_(torch.as_tensor(value).reshape(-1))
+        if self._parts.size > 1:
+            dist.broadcast(vector, 0)
+        nn.utils.vector_to_parameters(vector.clone(), self._parameters)
+        return vector
+
+    @property
+    def _keeps_state(self) -> bool:
+        return all(hasattr(self._optimizer, name) for name in ("state_dict", "load_state_dict"))
+
+    def tell_losses(self, say: Callable[[str], None]) -> None:
+        """What a resumption loses, or has lost."""
+        name = type(self._optimizer).__name__
+        if self._began_at:
+            say(
+                f"WARNING: the checkpoint holds nothing of the optimizer {name}: its search begins anew "
+                f"at step {self._began_at}. The best candidate before that is kept."
+            )
+        elif not self._keeps_state:
+            say(
+                f"WARNING: {name} has no state_dict() and load_state_dict(): a training that goes on "
+                "from a checkpoint begins its search anew. Only the best candidate is kept."
+            )
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint, in which rank 0's counts."""
+        loss, vector = self._best
+        is_asked = self._parts.rank == 0 and self._keeps_state
+        return {
+            "optimizer": self._optimizer.state_dict() if is_asked else None,
+            "best": [loss, None if vector is None else vector.cpu()],
+            "began_at": self._began_at,
+        }
+
+    def load_state(self, state: Mapping[str, Any], step: int) -> None:
+        """Go on from there, at this step."""
+        loss, vector = state["best"]
+        device = self._parameters[0].device
+        self._best = (loss, None if vector is None else vector.to(device))
+        if state["optimizer"] is None or not self._keeps_state:
+            self._began_at = step
+            return
+        self._began_at = state["began_at"]
+        if self._parts.rank == 0:
+            self._optimizer.load_state_dict(state["optimizer"])
 
 
 def is_gradient_free(optimizer: Any) -> bool:

@@ -25,7 +25,8 @@ class State:
     started: float = field(default_factory=time.perf_counter)
     closing: str = "done"
     """How far the epoch's end has come: "" in its batches, "written" (its metrics), "validated",
-    "done"; "validating" where a validation between its batches was broken off."""
+    "done", or "stopped" where the training ended before the epoch; "validating" where a validation
+    between its batches was broken off."""
     phase: str = "train"
     device: torch.device | None = None
     samples_per_step: int = 0
@@ -35,8 +36,15 @@ class State:
 
     seen_before: int = 0
     """Samples that were seen before a resumption, perhaps in other batches."""
+    seconds_before: float = 0.0
+    """Seconds that this training took before a resumption."""
 
     @property
     def samples(self) -> int:
         """Samples that this training has seen, over all ranks."""
         return self.seen_before + (self.step - self.first_step) * self.samples_per_step
+
+    @property
+    def seconds(self) -> float:
+        """How long this training has taken, in all processes that it went through."""
+        return self.seconds_before + time.perf_counter() - self.started

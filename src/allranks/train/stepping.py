@@ -9,10 +9,10 @@ user or the optimizer drives are in `special_steps`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -25,6 +25,9 @@ from allranks.train.meter import Meter
 from allranks.train.objective import shortest
 from allranks.train.precision import Precision
 from allranks.train.schedule import Warmup, stepping
+
+if TYPE_CHECKING:
+    from allranks.train.special_steps import Search
 
 Step = Callable[[Any, "Share | None"], bool]
 
@@ -55,8 +58,8 @@ class Parts:
     warmup: Warmup | None = None
     average: Average | None = None
     before_step: Callable[[], None] | None = None
-    finish: Callable[[], None] | None = None
-    """Called after the last step: the gradient-free way leaves the best it found."""
+    search: Search | None = None
+    """The gradient-free way; it leaves the best that it found after the last step."""
     last_batch: bool = False
     """No batch follows in this epoch, so a short accumulation window closes. Set by the loop."""
     batch: int = 0
@@ -224,3 +227,18 @@ class Window:
     def correction(self) -> float:
         """What the summed gradients of a window that was cut short are multiplied by."""
         return 1.0 if self._exact or self._size == 1 else self._size / self._inside
+
+
+def with_last(
+    batches: Iterator[tuple[Any, Share | None]], ahead: bool
+) -> Iterator[tuple[Any, Share | None, bool]]:
+    """Each batch with whether it is the epoch's last; ``ahead`` fetches one more to know it."""
+    if not ahead:
+        for data, share in batches:
+            yield data, share, False
+        return
+    held = next(batches, None)
+    while held is not None:
+        following = next(batches, None)
+        yield held[0], held[1], following is None
+        held = following

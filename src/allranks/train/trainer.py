@@ -154,14 +154,16 @@ class Trainer(Callback):
             print(text, flush=True)
 
     def save_checkpoint(self, name: str | None = None) -> Path | None:
-        """Save everything that `resume` needs; all ranks must call it. The path on rank 0.
+        """Save everything that `resume` needs; all ranks must call it.
 
-        It is written while training goes on. ``name`` is a link to it, and what is named stays; without
-        one it is a periodic checkpoint, left out while the one before is still being written.
+        During `fit` it is made when the present step or epoch is whole and all its hooks are done, and
+        written while training goes on. ``name`` is a link to it, and what is named stays; without one
+        it is a periodic checkpoint, left out while the one before is still being written. On rank 0 it
+        returns the path: the link, or after `fit` the folder of the step.
         """
         if self._saving is None:
             raise UsageError("save_checkpoint works during and after fit().")
-        return self._saving.save(name, wanted=name is not None)
+        return self._saving.ask(name)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -27,6 +27,58 @@ export ALLRANKS_RUN_DIR=$run_folder
 end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null || true)}
 if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
 
+# --- What follows an attempt -------------------------------------------------
+policy=(--max-attempts=100 --max-fruitless=3 --restarts=2)
+job=$SLURM_JOB_ID
+slurm() {  # it may hang, and write times as the user likes them
+  SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"
+}
+decide() {  # sets next, what follows this attempt, and result, to leave with if nothing does
+  local answer=''
+  facts=$(slurm show job -o "$job" 2>/dev/null || true)
+  if [[ $ALLRANKS_AGENT != off ]]; then
+    answer=$(slurm show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |
+      python -m allranks.agent after "$ALLRANKS_ATTEMPT_DIR" "$code" \
+        "${policy[@]}" --nodes --job "$facts" "$@" | tail -n 1) || true
+  fi
+  if [[ $answer =~ ^([a-z]+)\ ([0-9]+)$ ]]; then
+    next=${BASH_REMATCH[1]} result=${BASH_REMATCH[2]}
+    return 0
+  fi
+  # Without allranks on the nodes: on while the ranks leave on purpose.
+  if [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code=75; fi
+  TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
+  next=stop result=$code
+  if [[ $facts != *JobState=RUNNING* ]]; then return 0; fi
+  if ((code == 0)); then next="done"; fi
+}
+unstarted() {  # the script failed before its launch: that too is an end
+  code=$?
+  if [[ -e $ALLRANKS_ATTEMPT_DIR/end.json ]]; then return 0; fi
+  local how=--unstarted
+  if ((code == 0)); then code=143 how=--told; fi  # a signal ended it
+  decide "$how"
+  exit "$result"
+}
+
+# --- Attempt -----------------------------------------------------------------
+begin() {
+  attempt=1  # mkdir decides between array tasks that start at the same time
+  until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
+    if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
+    attempt=$((attempt + 1))
+  done
+  export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
+  mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
+  TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}\n' \
+    "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" srun "$SLURM_JOB_NODELIST" \
+    "${SLURM_ARRAY_TASK_ID:-}" -1 \
+    >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
+}
+begin
+ALLRANKS_AGENT=off  # until it was found
+trap unstarted EXIT
+
 # --- Environment -------------------------------------------------------------
 export OMP_NUM_THREADS=8
 
@@ -40,28 +92,6 @@ if ! python -c 'import allranks.agent' 2>/dev/null; then
   ALLRANKS_AGENT=off
 fi
 
-# --- What follows an attempt -------------------------------------------------
-policy=(--max-attempts=100 --max-fruitless=3 --restarts=2)
-job=$SLURM_JOB_ID
-decide() {  # sets next, what follows this attempt, and code, to leave with if nothing does
-  local facts answer
-  facts=$(scontrol show job -o "$job" 2>/dev/null || true)
-  answer=$(scontrol show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |
-    python -m allranks.agent after "$ALLRANKS_ATTEMPT_DIR" "$code" \
-      "${policy[@]}" --nodes --job "$facts" | tail -n 1) || true
-  if [[ $answer =~ ^([a-z]+)\ ([0-9]+)$ ]]; then
-    next=${BASH_REMATCH[1]} code=${BASH_REMATCH[2]}
-    return 0
-  fi
-  TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
-  next=stop  # the rest is for nodes without allranks: on while the ranks leave on purpose
-  if [[ ! -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then
-    if ((code == 0)); then next="done"; fi
-  else
-    code=75
-  fi
-}
-
 # --- What every task runs ----------------------------------------------------
 task() {
   export NODE_RANK=$SLURM_NODEID
@@ -74,19 +104,6 @@ export -f task
 
 restarted=0
 while :; do  # a turn is one attempt; crashed ranks are started again in the next
-  # --- Attempt -----------------------------------------------------------------
-  attempt=1  # mkdir decides between array tasks that start at the same time
-  until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
-    if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
-    attempt=$((attempt + 1))
-  done
-  export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
-  mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
-  TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}\n' \
-    "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" srun "$SLURM_JOB_NODELIST" \
-    "${SLURM_ARRAY_TASK_ID:-}" -1 \
-    >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
-
   # --- Rendezvous --------------------------------------------------------------
   # One node: the ranks meet on loopback, on a port that is free.
   MASTER_ADDR=127.0.0.1
@@ -107,7 +124,8 @@ while :; do  # a turn is one attempt; crashed ranks are started again in the nex
   if [[ $next == "done" ]]; then touch "$finished"; fi
   if [[ $next == restart ]]; then
     restarted=$((restarted + 1))
+    begin
     continue
   fi
-  exit "$code"
+  exit "$result"
 done

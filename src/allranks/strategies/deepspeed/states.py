@@ -14,6 +14,9 @@ from allranks.strategies import states
 from allranks.strategies.deepspeed.pieces import gather
 from allranks.strategies.ranks import OverRanks
 
+_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+"""What moves in DeepSpeed's scalers of fp16's losses; the rest is the configuration's."""
+
 
 class InPieces(OverRanks):
     """Gathers and hands out one tensor at a time, so that no rank ever holds the whole."""
@@ -72,19 +75,20 @@ class InPieces(OverRanks):
         states.apply_group_options(optimizer, groups)
 
     def extra_state(self) -> dict[str, Any]:
-        """The schedule of the configuration and fp16's loss scale."""
+        """The schedule of the configuration and the scaler of fp16's losses."""
         scaler, schedule = self._scaler, self._engine.lr_scheduler
         return {
             "scheduler": None if schedule is None else schedule.state_dict(),
-            "loss_scale": float(scaler.cur_scale) if scaler is not None else None,
+            "scaler": {name: getattr(scaler, name) for name in _SCALER if hasattr(scaler, name)},
         }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take `extra_state`, also of another stage."""
         if self._engine.lr_scheduler is not None and state.get("scheduler") is not None:
             self._engine.lr_scheduler.load_state_dict(state["scheduler"])
-        if self._scaler is not None and state.get("loss_scale"):
-            self._scaler.cur_scale = state["loss_scale"]
+        for name, value in state.get("scaler", {}).items():
+            if hasattr(self._scaler, name):
+                setattr(self._scaler, name, value)
 
     @property
     def _scaler(self) -> Any:

@@ -14,7 +14,8 @@
 
 At every event callbacks are called in the order of the list, and the trainer's own (early stopping,
 saving the best) after the user's: what a user's callback logs or changes is seen by them. All hooks
-run on all ranks, in the same order, so a hook may call collectives.
+run on all ranks, in the same order, so a hook may call collectives. What a hook asks to be saved is saved
+when the present step or epoch is whole and all of its hooks are done.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 from allranks.errors import UsageError, did_you_mean
 from allranks.train.callbacks.view import TrainerView
+from allranks.train.plain import plain
 
 EVENTS = (
     "fit_start", "epoch_start", "batch_start", "batch_end", "before_step", "step_end", "log",
@@ -157,7 +159,11 @@ class Callbacks:
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """The states by class name and place among that class: "EarlyStopping.0"."""
         states = ((key, each.state_dict()) for key, each in self._keyed())
-        return {key: _plain(state, key) for key, state in states if state}
+        return {
+            key: plain(state, f"The state of {key.rpartition('.')[0]}")
+            for key, state in states
+            if state
+        }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Each callback takes its own state; one that is new starts afresh."""
@@ -198,19 +204,3 @@ def _call_despite(hook: Callable[..., None], trainer: Any, *args: Any) -> None:
         hook(trainer, *args)
     except Exception as error:  # noqa: BLE001  the training's own error must stay the one that is seen
         warnings.warn(f"{hook!r} failed: {type(error).__name__}: {error}", stacklevel=3)
-
-
-def _plain(value: Any, where: str) -> Any:
-    """A state as checkpoints may hold it: they are read without running code, so nothing else."""
-    if isinstance(value, Mapping):
-        return {key: _plain(each, where) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)([_plain(each, where) for each in value])
-    if value is None or type(value) in (bool, int, float, str, bytes) or hasattr(value, "detach"):
-        return value
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy number
-        return value.item()
-    raise UsageError(
-        f"The state of {where.rpartition('.')[0]} holds a {type(value).__name__}: checkpoints keep "
-        "numbers, text, tensors, lists and dicts of them."
-    )

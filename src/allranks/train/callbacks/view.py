@@ -81,4 +81,6 @@ class TrainerView(Protocol):
         """Print a line on rank 0, without breaking the progress bar."""
 
     def save_checkpoint(self, name: str | None = None) -> Any:
-        """Save, under this name if one is given; call it on every rank."""
+        """Save, under this name if one is given, when the present step or epoch is whole and all of its
+        hooks are done; call it on every rank.
+        """

@@ -1,0 +1,191 @@
+"""One save after the other, on all ranks alike: begun together, written by threads, told when it ended.
+
+What ranks must agree on is exchanged here, in the training's own thread: whether a save is still under
+way anywhere, whether the last one failed, whether there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from allranks.checkpoint.gather import GIVEN_UP
+from allranks.checkpoint.saved import Saved
+from allranks.checkpoint.saver import Saver
+from allranks.checkpoint.snapshot import Snapshot, bytes_of
+from allranks.checkpoint.store import Store
+from allranks.data.agree import gathered
+from allranks.errors import REPLACED, AllranksError
+from allranks.leaving.deadline import shared
+from allranks.train import resuming
+from allranks.train.checkpoint_names import any_there, next_place
+from allranks.train.pace import Pace
+from allranks.units import parse_time
+
+if TYPE_CHECKING:
+    from allranks.train.loop import Fit
+    from allranks.train.trainer import Trainer
+
+_MORE, _SPARE = 1.05, 64 << 20
+"""The disk must have room for this much more than a checkpoint's bytes."""
+
+
+class Writing:
+    """Writes the checkpoints of one ``fit``. Methods are collective unless they say otherwise."""
+
+    def __init__(self, trainer: Trainer, fit: Fit, store: Store) -> None:
+        config = trainer.config
+        self._trainer, self._fit, self.store = trainer, fit, store
+        self._saver: Saver | None = None
+        every = config.checkpoint_keep_every
+        self._keeping: dict[str, Any] = {
+            "keep": 1 if config.checkpoint_best_only else config.checkpoint_keep,
+            "keep_every": None if every is None else float(parse_time(every)),
+        }
+        self._token = ""
+        self._under_way: int | None = None
+        """The step of a save of which the end has not been told yet."""
+        self.newest: tuple[int, Path | None] = (-1, None)
+        """The step that was saved last, unless that failed, and its place (rank 0)."""
+        self.last_is_saved = True
+        self.pace = Pace()
+
+    def take_over(self, about: Mapping[str, Any]) -> None:
+        """From now on no earlier start of this run can publish. A disk that refuses is asked again."""
+        here, token, problem = self._trainer.world, "", ""
+        if here.is_main:
+            try:
+                token = self.store.take_over(about)
+            except OSError as error:
+                problem = f"{self.store.folder} cannot be written: {error.strerror or error}"
+        problem = gathered(problem, here.size)[0]
+        if problem:
+            self._warn(self._fit.state.step, problem)
+            return
+        asynchronous = self._trainer.config.checkpoint_async
+        self._token = token
+        self._saver = Saver(self.store, here.rank, here.size, token, asynchronous=asynchronous)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the folder is this start's; not collective."""
+        return self._saver is not None
+
+    def is_busy(self) -> bool:
+        """Whether a save is still under way on any rank."""
+        busy = self._saver is not None and self._saver.busy
+        return any(gathered(busy, self._trainer.world.size))
+
+    def start(self, links: set[str], finished: bool) -> bool:
+        """Copy this step, and have it written; False, told, when that cannot be.
+
+        The save before must be settled.
+        """
+        self._trainer._settle_metrics()
+        begun = self._begin()
+        if begun is None or self._saver is None:
+            return False
+        snapshot, part = begun
+        step, is_main = self._fit.state.step, self._trainer.world.is_main
+        self._under_way = step
+        self.newest = (step, next_place(self.store, step) if is_main else None)
+        self._saver.start(
+            snapshot, part, self._about(finished), self._published, links=sorted(links),
+            **self._keeping,
+        )  # fmt: skip
+        return True
+
+    def settle(self) -> None:
+        """Wait for the save under way and tell how it ended, on all ranks alike."""
+        here, saver = self._trainer.world, self._saver
+        if self._under_way is None or saver is None:
+            return
+        if here.rank:
+            saver.wait()
+        elsewhere = gathered(saver.problem if here.rank else "", here.size)
+        if any(elsewhere):
+            saver.cancel()  # rank 0 need not wait for a file that will not come
+        if here.is_main:
+            saver.wait()
+        end = (saver.problem, saver.taken_over, saver.seconds)
+        problem, taken, seconds = gathered(end, here.size)[0]
+        step, self._under_way = self._under_way, None
+        self.pace.measure(seconds)
+        self.last_is_saved = not problem
+        if taken:
+            self._trainer.say(f"This start ends here: another one took over. {problem}")
+            raise SystemExit(REPLACED)
+        if problem:
+            self.newest = (-1, None)
+            # Rank 0 tells of others' files that they did not come, the others why.
+            others = [text for text in elsewhere if text]
+            self._warn(step, others[0] if others and GIVEN_UP in problem else problem)
+        else:
+            self._fit.callbacks.fire("checkpoint", self._trainer)
+
+    def close(self, timeout: float) -> None:
+        """Not collective: give what is under way on this rank some time; the copies' memory is freed."""
+        if self._saver is None:
+            return
+        if self._under_way is not None:
+            self._saver.wait(timeout=timeout)
+        self._saver.close()
+
+    def _begin(self) -> tuple[Snapshot, Path] | None:
+        """What to save, and the folder that rank 0 made for it; None, told, when either cannot be had."""
+        here, made, part, problem = self._trainer.world, None, "", ""
+        try:
+            made = resuming.snapshot(self._trainer, self._fit)
+            if here.is_main:
+                part = str(self._make_part(bytes_of(made, here.size)))
+        except (OSError, AllranksError) as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001  of a callback's state_dict; the other ranks wait
+            problem = f"{type(error).__name__}: {error}"
+        told = gathered((part, problem), here.size)
+        problems = [text for _, text in told if text]
+        if made is not None and not problems:
+            return made, Path(told[0][0])
+        if part:
+            self.store.discard(Path(part))
+        self._warn(self._fit.state.step, problems[0])
+        return None
+
+    def _make_part(self, size: int) -> Path:
+        needed, free = int(_MORE * size) + _SPARE, self.store.free()
+        if free < needed:
+            raise AllranksError(
+                f"it needs {_mebibytes(needed)}, and {self.store.folder} has {_mebibytes(free)} left"
+            )
+        return self.store.stage(self._fit.state.step, self._token)
+
+    def _warn(self, step: int, problem: str) -> None:
+        if not self._trainer.world.is_main:
+            return
+        there = "The ones before it are intact" if any_there(self.store) else "There is none yet"
+        self._trainer.say(
+            f"WARNING: the checkpoint of step {step} could not be written: {problem.rstrip('.')}. "
+            f"{there}; training goes on."
+        )
+
+    def _about(self, finished: bool) -> dict[str, Any]:
+        state, trainer = self._fit.state, self._trainer
+        return {
+            "step": state.step,
+            "epoch": state.epoch,
+            "samples": resuming.samples_seen(self._fit),
+            "strategy": self._fit.engine.strategy.name,
+            "finished": finished,
+            "metrics": dict(trainer.metrics),
+        }
+
+    def _published(self, saved: Saved) -> None:
+        """In the thread of rank 0: the checkpoint is on the disk."""
+        assert saved.manifest is not None
+        self.pace.measure(saved.manifest.seconds)
+        shared().notes.saved(saved.step, self.pace.measured)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

@@ -86,6 +86,7 @@ class Turns(Callback):
         trainer.config.checkpoint_async = name == "background"
         made = Saving(trainer, fit, Store(self.folder / name))
         made.take_over({})
+        made.begin()
         trainer.config.checkpoint_async = True
         return made
 

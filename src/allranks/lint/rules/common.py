@@ -1,0 +1,66 @@
+"""What several rules ask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from allranks.lint.calls import BATCH, TASK, Call
+from allranks.lint.job_script import JobScript
+from allranks.lint.launches import ACCELERATE, LAUNCH, TORCHRUN, Launch
+from allranks.lint.shell.model import Variable, Word
+from allranks.lint.values import RANKS
+from allranks.lint.wrappers import LEFT_ALONE
+
+RANK_OPTIONS = {TORCHRUN: "node-rank", LAUNCH: "node-rank", ACCELERATE: "machine-rank"}
+_TEMPLATE = re.compile(r"\{\{|\{%|<%")
+
+
+def ranks_of_batch(word: Word | None) -> Iterator[Variable]:
+    """Slurm's rank variables that the batch shell itself replaces."""
+    for variable in word.variables() if word is not None else ():
+        if variable.name in RANKS and variable.shell is not None and variable.shell.kind == BATCH:
+            yield variable
+
+
+def per_task(variable: Variable) -> bool:
+    """Whether each task replaces it by itself."""
+    return variable.shell is not None and variable.shell.kind == TASK
+
+
+def meets_by_c10d(launch: Launch) -> bool:
+    """Whether the nodes find their numbers by themselves."""
+    backend = launch.options.text("rdzv-backend") or ""
+    return backend.startswith(("c10d", "etcd")) and not launch.options.has("same-network")
+
+
+def starts_elsewhere(job: JobScript) -> bool:
+    """Whether something in the script may start processes on other nodes that we do not follow."""
+    if any(not call.inside and _unfollowed(call) for call in job.calls):
+        return True
+    return any(layer.kind == "remote" for call in job.calls for layer in call.all_layers)
+
+
+def _unfollowed(call: Call) -> bool:
+    if call.name in LEFT_ALONE or call.name in (
+        "ray",
+        "dask",
+        "flux",
+        "sbatch",
+        "singularity",
+        "submitit",
+    ):
+        return True
+    if call.step is not None and not call.nested and call.name in ("bash", "sh", "zsh"):
+        return True
+    return call.name == "" and bool(call.program)
+
+
+def counted(number: int, word: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {word}" + ("" if number == 1 else "s")
+
+
+def is_template(job: JobScript) -> bool:
+    """Whether the text is filled in by another program before it is a script."""
+    return bool(_TEMPLATE.search(job.source.text))

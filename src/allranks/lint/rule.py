@@ -59,3 +59,9 @@ class Rule:
             self.id, severity or self.severity, self.title, message, span, self.why, help,
             tuple(fix), tuple(related),
         )  # fmt: skip
+
+
+def example(body: str, *directives: str, shebang: str = "#!/bin/bash") -> str:
+    """A job script for an example: the directives without their ``#SBATCH``, then the commands."""
+    lines = [shebang, *(f"#SBATCH {each}" for each in directives), body.strip("\n")]
+    return "\n".join(lines) + "\n"

@@ -20,7 +20,7 @@ RULE = Rule(
         "exec > $HOME/job-$SLURM_JOB_ID.out 2>&1\nsrun python train.py",
         "--output=/dev/null",
         "--error=/dev/null",
-    ),  # fmt: skip
+    ),
     good=example("srun python train.py", "--output=job-%j.out"),
     clean=(example("srun python train.py", "--output=job-%j.out", "--error=/dev/null"),),
 )

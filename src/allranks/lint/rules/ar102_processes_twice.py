@@ -8,7 +8,7 @@ from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.launches import PER_NODE, Launch
 from allranks.lint.rule import Rule
-from allranks.lint.rules.common import counted
+from allranks.lint.rules.common import counted, processes
 
 _HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\n"
 _RUN = (
@@ -74,4 +74,4 @@ def _message(job: JobScript, launch: Launch, gpus: int | None) -> str:
         return f"srun starts {launch.written} {tasks} times on each node; one is enough."
     have = f" for {counted((nodes or 1) * gpus, 'GPU')}" if gpus else ""
     told = f" The ranks are told that there are {made.told_total}." if made.told_total else ""
-    return f"{words}{made.each} = {counted(total, 'process').replace('processs', 'processes')}{have}.{told}"
+    return f"{words}{made.each} = {processes(total)}{have}.{told}"

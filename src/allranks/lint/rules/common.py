@@ -64,3 +64,20 @@ def counted(number: int, word: str) -> str:
 def is_template(job: JobScript) -> bool:
     """Whether the text is filled in by another program before it is a script."""
     return bool(_TEMPLATE.search(job.source.text))
+
+
+def launches_under(job: JobScript, *starters: str) -> Iterator[Launch]:
+    """Launches that a step of one of these kinds starts."""
+    for launch in job.launches:
+        if launch.step is not None and launch.step.kind in starters:
+            yield launch
+
+
+def alone(job: JobScript, launch: Launch) -> bool:
+    """Whether no other launch and no loop could be a part of the same training."""
+    return not launch.call.loop and not launch.call.background and len(job.launches) == 1
+
+
+def processes(number: int | None) -> str:
+    """``1 process``, ``8 processes``."""
+    return "1 process" if number == 1 else f"{number} processes"

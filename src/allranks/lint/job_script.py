@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -31,11 +32,13 @@ class JobScript:
         self.source = source
         self.site = site
         self.folder = source.path.parent if source.path is not None else Path()
-        self.parsed = parse(source)
+        shell_text = source if is_shell(source.text) else Source(source.name, "", source.path)
+        self.is_shell = shell_text is source
+        self.parsed = parse(shell_text)
         self.directives: Directives = read_directives(source, self.parsed.comments)
         self.allocation: Allocation = allocation_of(self.directives)
         self.shell = Shell(BATCH if self.directives else UNKNOWN, source)
-        self.trace: Trace = follow(source, self.shell, read or file_reader(self.folder))
+        self.trace: Trace = follow(shell_text, self.shell, read or file_reader(self.folder))
         self.values = Values(self.allocation)
 
     @property
@@ -99,6 +102,16 @@ class JobScript:
         """Whether the job is alone on its nodes."""
         options = self.allocation.options
         return options.has("exclusive") or self.option("mem") == "0"
+
+
+_OTHER_LANGUAGES = re.compile(
+    r"^#!.*\b(python[\d.]*|perl|Rscript|julia|t?csh|fish|ruby|node|lua)\b"
+)
+
+
+def is_shell(text: str) -> bool:
+    """Whether the first line leaves the text to a shell that we can read."""
+    return _OTHER_LANGUAGES.match(text.partition("\n")[0]) is None
 
 
 def _parts(call: Call) -> Iterator[Part]:

@@ -191,7 +191,7 @@ def _of_commands(calls: Sequence[Call]) -> str:
         cut = any(name in ("head", "sed", "awk", "cut", "grep") for name in names[1:])
         return FIRST_HOST if cut else ALL_HOSTS
     if first.name == "hostname":
-        step = first.step is not None
+        step = any(layer.starts for layer in first.layers)
         if any(_asks_address(word) for word in first.args):
             return FIRST_HOST if step and _one_host(first) else OWN_ADDRESS
         return FIRST_HOST if step else OWN_HOST

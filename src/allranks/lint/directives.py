@@ -52,15 +52,19 @@ class Directives:
     """The offset at which the commands begin."""
     components: int = 1
 
+    meant: list[Directive] = field(default_factory=list)
+    """The late ones, where there are no others: what the author believes to have asked for."""
+
     @property
     def options(self) -> Options:
         """All options of the first component, in their order."""
+        lines = self.lines or self.meant
         return Options(
-            tuple(item for line in self.lines if line.component == 0 for item in line.options.items)
+            tuple(item for line in lines if line.component == 0 for item in line.options.items)
         )
 
     def __bool__(self) -> bool:
-        return bool(self.lines)
+        return bool(self.lines or self.meant)
 
 
 def read_directives(source: Source, comments: tuple[Span, ...] = ()) -> Directives:
@@ -71,6 +75,11 @@ def read_directives(source: Source, comments: tuple[Span, ...] = ()) -> Directiv
     for line in source.text.split("\n"):
         _line(source, line, offset, found, real)
         offset += len(line) + 1
+    if not found.lines and found.late:
+        read = Directives()
+        for span in found.late:
+            _add(source, span.text.lstrip(), span.end - len(span.text.lstrip()), read)
+        found.meant = read.lines
     found.other = [source.span(m.start(), m.end()) for m in _OTHERS.finditer(source.text)]
     return found
 

@@ -32,21 +32,24 @@ def check(job: JobScript) -> Iterator[Finding]:
     if first is None:
         return
     line = job.source.line_of(first)
-    fix = _move_up(job) if job.directives.lines else ()
-    for index, span in enumerate(job.directives.late):
+    late = job.directives.late
+    if late:
+        more = f" So are the {len(late) - 1} directives below it." if len(late) > 1 else ""
         yield RULE.at(
-            span,
-            f"The commands begin on line {line}, so sbatch takes this for a comment: the job does not "
-            "get what it asks for here.",
-            help=f"Move it above line {line}.",
-            fix=fix if not index else (),
+            late[0],
+            f"The commands begin on line {line}, so this is a comment to sbatch: the job does not get what "
+            f"it asks for here.{more}",
+            help=f"Move {'it' if len(late) == 1 else 'them'} above line {line}.",
+            fix=_move_up(job),
+            related=late[1:],
         )
 
 
 def _move_up(job: JobScript) -> tuple[Edit, ...]:
     """All late directives, to below the last one that is read."""
     source = job.source
-    after = job.directives.lines[-1].span.end
+    read = job.directives.lines
+    after = read[-1].span.end if read else len(source.line(1))
     texts = "".join("\n" + span.text.strip() for span in job.directives.late)
     edits = [Edit(source.span(after, after), texts)]
     for span in job.directives.late:

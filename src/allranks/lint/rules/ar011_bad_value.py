@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from allranks.lint.directives import option_lines
-from allranks.lint.finding import ERROR, WARNING, Finding
+from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.options import Option
 from allranks.lint.rule import Rule, example
@@ -79,7 +79,7 @@ def check(job: JobScript) -> Iterator[Finding]:
                 option.span,
                 f"{option.written} has no value.",
                 help="Give one, or remove the line.",
-                severity=WARNING,
+                severity=NOTE if option.name in ("mail-user", "mail-type", "comment") else WARNING,
             )
         elif form is not None and not form.match(value) and not _filled_in(value):
             yield RULE.at(

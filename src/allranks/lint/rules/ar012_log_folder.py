@@ -37,7 +37,7 @@ def check(job: JobScript) -> Iterator[Finding]:
             continue
         told.add(folder)
         late = folder in made
-        if not late and _exists(job, folder):
+        if not late and (folder.startswith("/") or _exists(job, folder)):
             continue
         if late:
             text = (

@@ -72,5 +72,5 @@ def check(job: JobScript) -> Iterator[Finding]:
 def _end(hidden: bool, kind: str) -> str:
     if not hidden:
         return "They wait for each other and never start."
-    more = " and without same_network" if kind == ACCELERATE else ""
-    return f"It goes well only because the c10d rendezvous{more} gives out the ranks itself."
+    more = " (and same_network is off)" if kind == ACCELERATE else ""
+    return f"It goes well only because the c10d rendezvous gives out the ranks itself{more}."

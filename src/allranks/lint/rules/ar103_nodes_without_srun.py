@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import DEEPSPEED, HOROVODRUN, OTHER, Launch
+from allranks.lint.launches import DEEPSPEED, HOROVODRUN, OTHER, PYTHON, Launch
 from allranks.lint.rule import Rule
 from allranks.lint.rules.common import starts_elsewhere
 
@@ -60,6 +61,14 @@ def check(job: JobScript) -> Iterator[Finding]:
 
 
 def _goes_itself(launch: Launch) -> bool:
+    if launch.kind == PYTHON and launch.script is not None:
+        return bool(
+            re.search(
+                r"launch|deepy|submit|deploy|cluster|slurm|ray|dask|prepare|download",
+                launch.script.shown,
+                re.I,
+            )
+        )
     if launch.kind == DEEPSPEED:
         return launch.options.has(
             "hostfile", "H", "launcher", "include", "i", "num-nodes", "no-ssh"

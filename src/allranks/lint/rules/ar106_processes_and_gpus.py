@@ -43,7 +43,7 @@ def check(job: JobScript) -> Iterator[Finding]:
     if not gpus or not job.is_batch:
         return
     for launch in job.launches:
-        if launch.kind == OTHER or (launch.step is not None and launch.step.kind == "mpi"):
+        if launch.kind == OTHER:
             continue
         if launch.step is not None and launch.step.options.has(
             "gpus-per-task", "gres", "gpus", "gpus-per-node"
@@ -68,9 +68,11 @@ def _on_a_node(job: JobScript, launch: Launch) -> int | None:
     made = job.processes(launch)
     per_node = made.shape.tasks_per_node
     if launch.kind in PER_NODE:
-        if per_node != 1:
+        if per_node == 1:
+            return made.each
+        if made.told_nodes != made.shape.tasks or per_node is None or made.each is None:
             return None  # told by the rule about processes that are multiplied
-        return made.each
+        return per_node * made.each
     return per_node if launch.kind == PYTHON and launch.step is not None else None
 
 

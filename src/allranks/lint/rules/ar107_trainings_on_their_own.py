@@ -71,6 +71,14 @@ def _per_node(job: JobScript, launch: Launch, nodes: int) -> Iterator[Finding]:
             help=f"Give {number}=$SLURM_NNODES and {address} with the first node's name.",
             severity=ERROR if launch.certain else WARNING,
         )
+    elif told is not None and _ignored_address(launch):
+        yield RULE.at(
+            launch.span,
+            "With --rdzv_backend=c10d torchrun does not look at --master_addr: without --rdzv_endpoint each "
+            "node meets at its own localhost.",
+            help="Write --rdzv_endpoint=HOST:PORT in place of --master_addr and --master_port.",
+            severity=ERROR if launch.certain else WARNING,
+        )
     elif told is not None and not launch.options.has(
         "rdzv-endpoint", "master-addr", "main-process-ip", "rdzv-conf"
     ):
@@ -83,6 +91,17 @@ def _per_node(job: JobScript, launch: Launch, nodes: int) -> Iterator[Finding]:
             + (":29500." if launch.kind != ACCELERATE else "."),
             severity=ERROR if launch.certain else WARNING,
         )
+
+
+def _ignored_address(launch: Launch) -> bool:
+    backend = launch.options.text("rdzv-backend") or "static"
+    given = launch.options.has("rdzv-endpoint", "rdzv-conf")
+    return (
+        launch.kind != ACCELERATE
+        and backend != "static"
+        and not given
+        and launch.options.has("master-addr")
+    )
 
 
 def _deepspeed(launch: Launch, nodes: int) -> Iterator[Finding]:

@@ -51,12 +51,10 @@ def check(job: JobScript) -> Iterator[Finding]:
             help=f"Remove B: so that the training gets it, or add a trap for {name} and run srun in the background.",
             severity=WARNING,
         )
-    elif (
-        not to_batch and name in trapped and any(launch.step is not None for launch in job.launches)
-    ):
+    elif not to_batch and name in trapped and job.launches:
         yield RULE.at(
             option.span,
-            f"Without B: the signal goes to the steps of srun; the trap for {name} in this script never runs.",
+            f"Without B: the signal goes to the steps of srun only; the trap for {name} in this script never runs.",
             help=f"Write --signal=B:{name}@{match['seconds'] or 60}.",
             severity=NOTE if _python_handles(job) else WARNING,
         )

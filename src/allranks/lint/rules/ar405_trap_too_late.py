@@ -39,6 +39,8 @@ def check(job: JobScript) -> Iterator[Finding]:
     """Traps of the batch shell, and launches there in the foreground."""
     if not job.is_batch or not job.allocation.options.has("signal", "requeue"):
         return
+    if "B:" not in (job.option("signal") or "B:").upper():
+        return  # then the batch shell gets no signal at all: another rule
     traps = [call for call in job.named("trap") if call.shell is job.shell and len(call.args) > 1]
     for trap in traps:
         if (trap.args[0].text or "x") in ("", "-") or not trap.args[0].parts:

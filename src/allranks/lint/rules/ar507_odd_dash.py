@@ -38,7 +38,7 @@ _SPACE = re.compile(r"[\u00a0\u200b\u2003\u2009\u202f\ufeff]")
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Such characters outside of comments and of what is only printed."""
-    for number in range(1, job.source.lines + 1):
+    for number in range(2, job.source.lines + 1):  # the first line has a rule of its own
         line = job.source.line(number)
         if line.isascii() or re.match(r"\s*(echo|printf|#(?!SBATCH|!))", line):
             continue

@@ -56,7 +56,7 @@ class Allocation:
             return given
         if self.options.has("ntasks"):
             total = self.number("ntasks")
-            if total is None or nodes is None or total % nodes:
+            if total is None or not nodes or total % nodes:
                 return None if total != 1 else 1
             return total // nodes
         if self.options.has("ntasks-per-node"):
@@ -87,7 +87,7 @@ class Allocation:
             return per * tasks if per is not None and tasks is not None else None
         if self.options.has("gpus"):
             total, nodes = self.count("gpus"), self.nodes
-            if total is None or nodes is None or total % nodes:
+            if total is None or not nodes or total % nodes:
                 return None
             return total // nodes
         if self.options.has("gres", "gpus-per-node", "gpus-per-socket", "tres-per-task"):
@@ -153,7 +153,7 @@ class Shape:
     @property
     def tasks_per_node(self) -> int | None:
         """Tasks on each node, where they are spread evenly."""
-        if self.nodes is None or self.tasks is None or self.tasks % self.nodes:
+        if not self.nodes or self.tasks is None or self.tasks % self.nodes:
             return None
         return self.tasks // self.nodes
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from allranks.lint.allocation import Allocation, Shape, allocation_of
 from allranks.lint.calls import BATCH, UNKNOWN, Call, Shell
 from allranks.lint.directives import Directives, read_directives
+from allranks.lint.follow import follow
+from allranks.lint.follow.files import file_reader
+from allranks.lint.follow.trace import Reader, Trace
 from allranks.lint.launches import Launch, find_launches
 from allranks.lint.processes import Processes, count_processes
 from allranks.lint.shell.model import Assignment, Part, Variable, Word, variables_of
 from allranks.lint.shell.parse import parse
 from allranks.lint.source import Source
 from allranks.lint.values import Values
-from allranks.lint.walk import Reader, Trace, file_reader, follow
 
 if TYPE_CHECKING:
     from allranks.site.model import Site
@@ -38,7 +40,7 @@ class JobScript:
         self.directives: Directives = read_directives(source, self.parsed.comments)
         self.allocation: Allocation = allocation_of(self.directives)
         self.shell = Shell(BATCH if self.directives else UNKNOWN, source)
-        self.trace: Trace = follow(shell_text, self.shell, read or file_reader(self.folder))
+        self.trace: Trace = follow(shell_text, self.parsed, self.shell, read or file_reader(self.folder))
         self.values = Values(self.allocation)
 
     @property

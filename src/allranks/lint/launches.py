@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from allranks.lint.calls import Call, Layer
+from allranks.lint.follow.texts import SHELLS
 from allranks.lint.options import Options, plain_options
 from allranks.lint.shell.model import Word
 from allranks.lint.slurm_options import names
 from allranks.lint.source import Span
-from allranks.lint.walk import SHELLS
 from allranks.lint.wrappers import LEFT_ALONE
 
 TORCHRUN, LAUNCH, ACCELERATE, DEEPSPEED = (

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from allranks.lint.config_file import ConfigFile
+from allranks.lint.follow.files import file_reader
 from allranks.lint.job_script import JobScript
 from allranks.lint.launches import ACCELERATE, Launch
-from allranks.lint.options import plain_options
 from allranks.lint.python_file import PythonFile
-from allranks.lint.shell.model import Word
 from allranks.lint.source import Source
-from allranks.lint.walk import file_reader
 
 _DEEPSPEED = ("deepspeed-config", "deepspeed", "ds-config")
 
@@ -51,19 +49,12 @@ def _configs(launch: Launch) -> Iterator[str]:
         yield file
     if file := launch.options.text("deepspeed-config-file"):
         yield file
-    options, _ = plain_options(_only_options(launch), (), None)
-    for item in options.items:
-        text = item.value.text if item.value is not None else None
-        if item.name in _DEEPSPEED and text and text.endswith(".json"):
+    words = launch.args
+    for index, word in enumerate(words):
+        name, equals, value = word.start.partition("=")
+        if name.lstrip("-").replace("_", "-") not in _DEEPSPEED or not name.startswith("-"):
+            continue
+        following = words[index + 1].text if index + 1 < len(words) else None
+        text = value if equals and word.text is not None else following
+        if text and text.endswith(".json"):
             yield text
-
-
-def _only_options(launch: Launch) -> list[Word]:
-    """The script's arguments without those that stand alone, so that none ends the options."""
-    words = list(launch.args)
-    return [
-        word
-        for index, word in enumerate(words)
-        if word.start.startswith("-")
-        or (index and words[index - 1].start.startswith("-") and "=" not in words[index - 1].start)
-    ]

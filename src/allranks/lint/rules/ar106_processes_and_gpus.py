@@ -49,6 +49,9 @@ def check(job: JobScript) -> Iterator[Finding]:
             "gpus-per-task", "gres", "gpus", "gpus-per-node"
         ):
             continue
+        if launch.step is not None and launch.step.kind == "mpi":
+            yield from _by_mpi(job, launch, gpus)
+            continue
         here = _on_a_node(job, launch)
         if here is None or here == gpus:
             continue
@@ -62,6 +65,21 @@ def check(job: JobScript) -> Iterator[Finding]:
                 help=f"Start {gpus}, or ask for {counted(here, 'GPU')} per node.",
                 severity=WARNING if launch.kind in PER_NODE and launch.certain else NOTE,
             )
+
+
+def _by_mpi(job: JobScript, launch: Launch, gpus: int) -> Iterator[Finding]:
+    """mpirun counts all nodes together."""
+    total, nodes = job.shape(launch).tasks, job.allocation.nodes
+    if launch.kind != PYTHON or not total or not nodes or total < 2 or total == gpus * nodes:
+        return
+    idle = gpus * nodes - total
+    yield RULE.at(
+        launch.step.span if launch.step is not None else launch.span,
+        f"{processes(total)} for {counted(gpus * nodes, 'GPU')}: "
+        + (f"{idle} stay idle." if idle > 0 else "some share one."),
+        help=f"Start {gpus * nodes} processes, or ask for as many GPUs as there are processes.",
+        severity=NOTE if idle > 0 else WARNING,
+    )
 
 
 def _on_a_node(job: JobScript, launch: Launch) -> int | None:

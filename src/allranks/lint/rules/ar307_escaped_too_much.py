@@ -50,6 +50,17 @@ def check(job: JobScript) -> Iterator[Finding]:
                 severity=ERROR if launch.certain else WARNING,
             )
 
+    for call in job.named("scontrol", "hostname", "getent"):
+        for word in call.args:
+            if (name := _literal_variable(word)) and "\\$" in word.span.text:
+                yield RULE.at(
+                    word.span,
+                    f"{call.name} gets the letters ${name}: the backslash keeps the shell from replacing it.",
+                    help=f"Remove the backslash before ${name}.",
+                    fix=_fix(word),
+                    severity=ERROR if call.certain else WARNING,
+                )
+
 
 def _literal_variable(word: Word) -> str:
     for index, part in enumerate(word.parts):

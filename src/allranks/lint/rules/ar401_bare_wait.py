@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allranks.lint.calls import Shell
 from allranks.lint.finding import WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.launches import Launch
@@ -58,11 +59,10 @@ def check(job: JobScript) -> Iterator[Finding]:
 
 
 def _same_shell(launch: Launch, source: object) -> bool:
-    shell = launch.call.shell
+    """Whether the launch runs in that shell, or in one that it started."""
+    shell: Shell | None = launch.call.shell
     while shell is not None:
         if shell.source is source:
             return True
-        if shell.parent is None:
-            return False
         shell = shell.parent
     return False

@@ -49,7 +49,9 @@ def test_a_script_with_a_piece_cut_out(text: str, data: st.DataObject) -> None:
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.sampled_from(TEXTS), st.lists(st.tuples(st.floats(0, 1), st.sampled_from(ODD)), max_size=5))
+@given(
+    st.sampled_from(TEXTS), st.lists(st.tuples(st.floats(0, 1), st.sampled_from(ODD)), max_size=5)
+)
 def test_a_script_with_odd_pieces_put_in(text: str, pieces: list[tuple[float, str]]) -> None:
     for where, piece in pieces:
         at = int(where * len(text))
@@ -82,7 +84,7 @@ def test_any_text(text: str) -> None:
         "f() { f; f; }\nf\n",
         "f() { g; g; }\ng() { h; h; }\nh() { f; f; }\nf\n",
         'a="$a $a"\n' * 40 + "srun $a\n",
-        "bash -c 'bash -c \"bash -c \\\"bash -c x\\\"\"'\n",
+        'bash -c \'bash -c "bash -c \\"bash -c x\\""\'\n',
         "#SBATCH --nodes=99999999999999999999\nsrun python train.py\n",
         "#SBATCH --nodes=0 --ntasks=0\nsrun torchrun --nnodes=0 --nproc_per_node=0 train.py\n",
         "#SBATCH -N 2\nsrun torchrun --nnodes=$((1/0)) --nproc_per_node=$((2**99999)) train.py\n",

@@ -27,7 +27,7 @@ from allranks.lint.values import (
     origin,
 )
 
-_MOST_NODES, _MOST_RANKS = 4, 8
+_MOST_NODES, _MOST_RANKS, _WIDTH = 4, 8, 80
 _ORIGINS = {
     FIRST_HOST: "the first node of the job",
     ALL_HOSTS: "the list of all nodes",
@@ -69,7 +69,7 @@ def _launch(job: JobScript, launch: Launch) -> Iterator[str]:
     yield f"line {launch.span.line}: {name}{'' if launch.certain else ' (in a branch)'}"
     yield f"  {sentence(job, launch, made)}"
     yield from (f"  {line}" for line in _meeting(launch))
-    yield from (f"  {line}" for line in _picture(made, launch))
+    yield from (f"  {line}".rstrip() for line in _picture(made, launch))
 
 
 def sentence(job: JobScript, launch: Launch, made: Processes) -> str:
@@ -95,13 +95,22 @@ def _meeting(launch: Launch) -> Iterator[str]:
     )
     for what, options, variable in named:
         option = launch.options.find(*options)
-        value = option.value if option is not None else None
         binding = launch.call.env.get(variable)
-        if value is not None:
-            yield f"{what}: {value.shown} ({_where(value)})"
+        if option is not None and option.value is not None:
+            yield from _fact(what, "", option.value)
+        elif what == "port" and launch.options.has("rdzv-endpoint"):
+            continue
         elif binding is not None and binding.parts is not None:
-            word = Word(binding.parts, binding.span)
-            yield f"{what}: {variable}={word.shown} ({_where(word)})"
+            yield from _fact(what, f"{variable}=", Word(binding.parts, binding.span))
+
+
+def _fact(what: str, lead: str, word: Word) -> Iterator[str]:
+    """One value and where it comes from, on two lines where one is too long."""
+    shown, where = f"{what}: {lead}{word.shown}", f"({_where(word)})"
+    if len(shown) + len(where) < _WIDTH - 3:
+        yield f"{shown} {where}"
+    else:
+        yield from (shown, f"  {where}")
 
 
 def _where(word: Word) -> str:

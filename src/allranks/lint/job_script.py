@@ -40,7 +40,9 @@ class JobScript:
         self.directives: Directives = read_directives(source, self.parsed.comments)
         self.allocation: Allocation = allocation_of(self.directives)
         self.shell = Shell(BATCH if self.directives else UNKNOWN, source)
-        self.trace: Trace = follow(shell_text, self.parsed, self.shell, read or file_reader(self.folder))
+        self.trace: Trace = follow(
+            shell_text, self.parsed, self.shell, read or file_reader(self.folder)
+        )
         self.values = Values(self.allocation)
 
     @property

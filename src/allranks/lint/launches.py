@@ -113,7 +113,8 @@ def find_launches(calls: Iterable[Call]) -> Iterator[Launch]:
 def _launcher(call: Call) -> Launch | None:
     if not call.program:
         return None
-    name, words = call.name, call.program
+    name = call.name
+    words = tuple(word for word in call.program if word.text != "\\")  # told by a rule of its own
     if name == "torchrun" or name == "torchrun-script":
         return _made(call, TORCHRUN, words[1:], words[0].span)
     if name == "deepspeed" or name == "ds":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from allranks.lint.shell.model import Literal, Word
+from allranks.lint.shell.model import Literal, Variable, Word
 from allranks.lint.slurm_options import ALIASES, NONE, OPTIONAL, REQUIRED, OptionTable
 from allranks.lint.source import Span
 
@@ -89,9 +90,22 @@ def slurm_options(words: Sequence[Word], table: OptionTable) -> tuple[Options, i
     return Options(tuple(found)), at
 
 
+_PROGRAM = re.compile(
+    r"^(.*/)?(torchrun|python[\d.]*|bash|sh|accelerate|deepspeed|singularity|apptainer|shifter|env|numactl|nsys|uv|conda)$"
+)
+_HINT = re.compile(r"ARG|OPT|FLAG|SRUN|DISTRIBUTED|PARAM", re.I)
+
+
 def _may_be_options(word: Word, rest: Sequence[Word]) -> bool:
-    """A variable in the place of options: taken for them when a command still follows."""
-    return bool(rest) and len(word.parts) == 1 and not isinstance(word.parts[0], Literal)
+    """A variable in the place of options: taken for them where its name, or what follows, says so."""
+    part = word.parts[0] if len(word.parts) == 1 else None
+    if not rest or not isinstance(part, Variable) or part.quote:
+        return False
+    if part.choices:
+        first = Word(part.choices[0], part.span).start.lstrip()
+        return first.startswith("-") or not first
+    following = rest[0].start
+    return bool(_HINT.search(part.name) or following.startswith("-") or _PROGRAM.match(following))
 
 
 def _long(words: Sequence[Word], at: int, table: OptionTable) -> tuple[list[Option], int]:
@@ -153,7 +167,7 @@ def plain_options(
         if start == "--":
             return Options(tuple(found)), at + 1
         if not start.startswith("-"):
-            if not start and _may_be_options(word, words[at + 1 :]) and _opaque(word):
+            if not start and _may_be_options(word, words[at + 1 :]):
                 at += 1
                 continue
             break
@@ -169,11 +183,3 @@ def plain_options(
             found.append(Option(name, None, word.span, written))
         at += 1
     return Options(tuple(found)), at
-
-
-def _opaque(word: Word) -> bool:
-    """A bare variable that nobody set here and that is not quoted: it may hold options."""
-    part = word.parts[0]
-    name = getattr(part, "name", "")
-    hint = ("ARG", "OPT", "FLAG", "DISTRIBUTED")
-    return not part.quote and any(each in name.upper() for each in hint)

@@ -176,15 +176,16 @@ class Commands(Statements):
 
 def _alternatives(words: tuple[Word, ...]) -> list[tuple[tuple[Word, ...], bool]]:
     """A command whose name is one of several: each of them, none for certain."""
-    first = words[0].parts[0] if words and words[0].parts else None
-    if not isinstance(first, Variable) or not first.choices or len(words[0].parts) > 1:
+    _, program = peel(words)
+    at = len(words) - len(program)
+    first = program[0].parts[0] if program and len(program[0].parts) == 1 else None
+    if not isinstance(first, Variable) or not first.choices:
         return [(words, True)]
     ways: list[tuple[tuple[Word, ...], bool]] = []
     for choice in first.choices:
-        text = Word(choice, first.span)
-        if not all(isinstance(part, Literal) for part in choice[:1]):
-            continue
-        ways.append(((*_resplit(text), *words[1:]), False))
+        if choice and isinstance(choice[0], Literal):
+            split = _resplit(Word(choice, first.span))
+            ways.append(((*words[:at], *split, *words[at + 1 :]), False))
     return ways or [(words, True)]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allranks.lint.calls import BATCH
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
+from allranks.lint.rules.common import ranks_of_batch
 from allranks.lint.shell.model import Literal, Word
 
 RULE = Rule(
@@ -43,6 +45,14 @@ def check(job: JobScript) -> Iterator[Finding]:
         return
     gpus = job.allocation.gpus_per_node
     for call, item in job.assigned(*_NAMES):
+        if call.shell.kind == BATCH and any(True for _ in ranks_of_batch(item.value)):
+            yield RULE.at(
+                item.span,
+                "In the batch shell this is 0, so every process of the job sees GPU 0 of its node only.",
+                help="Set it in each task: srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID …', or leave it to Slurm.",
+                severity=WARNING,
+            )
+            return
         listed = _list(item.value)
         alone = not call.words or call.name in ("export", "declare")
         if listed is None or not alone or call.loop or not call.certain:

@@ -32,6 +32,7 @@ def check(job: JobScript) -> Iterator[Finding]:
     """Lines that look continued and are not, inside commands."""
     if not job.is_shell:
         return
+    yield from _backslash_word(job)
     source = job.source
     inside = _text_lines(job)
     for number in range(1, source.lines):
@@ -52,6 +53,20 @@ def check(job: JobScript) -> Iterator[Finding]:
             )
         elif line.endswith("\\") and not line.endswith("\\\\") and following.startswith("#"):
             yield from _comment_between(job, number, inside)
+
+
+def _backslash_word(job: JobScript) -> Iterator[Finding]:
+    """In a quoted text a backslash before a blank stays, and becomes an argument of its own."""
+    for launch in job.launches:
+        for word in launch.call.words:
+            if word.text == "\\" and word.span.text == "\\":
+                yield RULE.at(
+                    word.span,
+                    "There is a blank behind the backslash, so it is passed on as an argument of its own.",
+                    help="Remove the blanks at the end of the line.",
+                    severity=ERROR if launch.certain else WARNING,
+                )
+                return
 
 
 def _comment_between(job: JobScript, number: int, inside: set[int]) -> Iterator[Finding]:
@@ -88,7 +103,8 @@ def _text_lines(job: JobScript) -> set[int]:
         for redirect in call.redirects:
             if redirect.body is not None and redirect.body.span.source is job.source:
                 found |= set(range(redirect.body.span.line, redirect.body.span.last_line + 1))
-        for word in call.words:
+        values = [item.value for item in call.assignments if item.value is not None]
+        for word in (*call.words, *values):
             for part in word.parts:
                 span = part.span
                 if part.quote and span.source is job.source and span.last_line > span.line:

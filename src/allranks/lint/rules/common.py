@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 from allranks.lint.calls import BATCH, TASK, Call
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import ACCELERATE, LAUNCH, TORCHRUN, Launch
+from allranks.lint.launches import ACCELERATE, DEEPSPEED, LAUNCH, TORCHRUN, Launch
 from allranks.lint.shell.model import Variable, Word
 from allranks.lint.values import RANKS
 from allranks.lint.wrappers import LEFT_ALONE
 
-RANK_OPTIONS = {TORCHRUN: "node-rank", LAUNCH: "node-rank", ACCELERATE: "machine-rank"}
+RANK_OPTIONS = {
+    TORCHRUN: "node-rank", LAUNCH: "node-rank", ACCELERATE: "machine-rank", DEEPSPEED: "node-rank",
+}  # fmt: skip
 _TEMPLATE = re.compile(r"\{\{|\{%|<%")
 
 

@@ -35,6 +35,7 @@ def _words(call: Call) -> list[str]:
         ("eval \"srun torchrun train.py\"", ["torchrun", "train.py"]),
         ("srun singularity exec --nv -B /a:/b x.sif torchrun train.py", ["torchrun", "train.py"]),
         ("srun apptainer run x.sif bash -c 'torchrun train.py'", ["torchrun", "train.py"]),
+        ("srun singularity exec $SIF bash -c 'torchrun train.py'", ["torchrun", "train.py"]),
         ("srun shifter --image=a torchrun train.py", ["torchrun", "train.py"]),
         ("srun --container-image a --container-mounts b:c torchrun train.py", ["torchrun", "train.py"]),
         ("srun podman run --rm -v a:b image torchrun train.py", ["torchrun", "train.py"]),
@@ -88,7 +89,7 @@ def test_a_worker_script_is_read_with_its_arguments(tmp_path: Path) -> None:
     launch = job.launches[-1]
     assert launch.options.text("master-addr") == "gpu1"
     assert job.processes(launch).told_nodes == 2
-    assert launch.span.source.name == "worker.sh"
+    assert launch.span.source.path == tmp_path / "worker.sh"
 
 
 def test_a_script_without_directives_may_be_a_worker() -> None:

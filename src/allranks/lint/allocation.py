@@ -30,17 +30,19 @@ class Allocation:
     @property
     def nodes(self) -> int | None:
         """Machines. One where nobody asks for more, and no number of tasks could spread."""
+        if not self.known:
+            return None
         given = self.number("nodes")
         if given is not None or self.options.has("nodes"):
             return given
         if self.options.has("nodelist", "nodefile", "ntasks") and self.number("ntasks") != 1:
             return None
-        return 1 if self.known else None
+        return 1
 
     @property
     def several_nodes(self) -> bool:
         """Whether the script itself asks for more than one node."""
-        return (self.number("nodes") or self.smallest_nodes or 1) > 1
+        return self.known and (self.number("nodes") or self.smallest_nodes or 1) > 1
 
     @property
     def smallest_nodes(self) -> int | None:
@@ -51,6 +53,8 @@ class Allocation:
     @property
     def tasks_per_node(self) -> int | None:
         """Tasks on each node, one unless more are asked for."""
+        if not self.known:
+            return None
         nodes = self.nodes
         if (given := self.number("ntasks-per-node")) is not None and not self.options.has("ntasks"):
             return given
@@ -66,11 +70,13 @@ class Allocation:
             return per * gpus if per is not None and gpus is not None else None
         if self.options.has("ntasks-per-socket", "ntasks-per-core", "tres-per-task"):
             return None
-        return 1 if self.known else None
+        return 1
 
     @property
     def tasks(self) -> int | None:
         """Tasks in all."""
+        if not self.known:
+            return None
         if (given := self.number("ntasks")) is not None:
             return given
         nodes, per = self.nodes, self.tasks_per_node
@@ -79,6 +85,8 @@ class Allocation:
     @property
     def gpus_per_node(self) -> int | None:
         """GPUs on each node; 0 where the script asks for none."""
+        if not self.known:
+            return None
         direct = self._gpus_by_node()
         if direct is not None:
             return direct
@@ -92,7 +100,7 @@ class Allocation:
             return total // nodes
         if self.options.has("gres", "gpus-per-node", "gpus-per-socket", "tres-per-task"):
             return None
-        return 0 if self.known else None
+        return 0
 
     @property
     def asks_for_gpus(self) -> bool:

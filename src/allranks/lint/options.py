@@ -80,7 +80,7 @@ def slurm_options(words: Sequence[Word], table: OptionTable) -> tuple[Options, i
             at += 1
             break
         if not start.startswith("-") or start == "-":
-            if not start and _may_be_options(word, words[at + 1 :]):
+            if not start and _may_be_options(word, words[at + 1 :], by_rest=True):
                 at += 1  # $SRUN_ARGS
                 continue
             break
@@ -96,7 +96,7 @@ _PROGRAM = re.compile(
 _HINT = re.compile(r"ARG|OPT|FLAG|SRUN|DISTRIBUTED|PARAM", re.I)
 
 
-def _may_be_options(word: Word, rest: Sequence[Word]) -> bool:
+def _may_be_options(word: Word, rest: Sequence[Word], by_rest: bool = False) -> bool:
     """A variable in the place of options: taken for them where its name, or what follows, says so."""
     part = word.parts[0] if len(word.parts) == 1 else None
     if not rest or not isinstance(part, Variable) or part.quote:
@@ -104,8 +104,10 @@ def _may_be_options(word: Word, rest: Sequence[Word]) -> bool:
     if part.choices:
         first = Word(part.choices[0], part.span).start.lstrip()
         return first.startswith("-") or not first
+    if _HINT.search(part.name):
+        return True
     following = rest[0].start
-    return bool(_HINT.search(part.name) or following.startswith("-") or _PROGRAM.match(following))
+    return by_rest and (following.startswith("-") or _PROGRAM.match(following) is not None)
 
 
 def _long(words: Sequence[Word], at: int, table: OptionTable) -> tuple[list[Option], int]:

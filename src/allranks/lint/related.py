@@ -10,7 +10,6 @@ from allranks.lint.follow.files import file_reader
 from allranks.lint.job_script import JobScript
 from allranks.lint.launches import ACCELERATE, Launch
 from allranks.lint.python_file import PythonFile
-from allranks.lint.source import Source
 
 _DEEPSPEED = ("deepspeed-config", "deepspeed", "ds-config")
 
@@ -39,7 +38,7 @@ def launched_files(job: JobScript) -> Iterator[Launched]:
         for path in _configs(launch):
             source = read(path, launch.call.shell.source)
             if source is not None:
-                found.configs.append(ConfigFile(Source(path, source.text, source.path), named=True))
+                found.configs.append(ConfigFile(source, named=True))
         if found.python is not None or found.configs:
             yield found
 

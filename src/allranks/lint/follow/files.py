@@ -23,7 +23,7 @@ def file_reader(folder: Path | None) -> Reader:
                 else Path(name).expanduser()
             )
             if path not in known:
-                known[path] = _load(path, name)
+                known[path] = _load(path)
             if known[path] is not None:
                 return known[path]
         return None
@@ -31,11 +31,11 @@ def file_reader(folder: Path | None) -> Reader:
     return read
 
 
-def _load(path: Path, name: str) -> Source | None:
+def _load(path: Path) -> Source | None:
     try:
         if not path.is_file() or path.stat().st_size > 1 << 20:
             return None
         text = path.read_text("utf-8", "replace")
     except (OSError, ValueError):
         return None
-    return None if "\0" in text[:4096] else Source(name, text, path)
+    return None if "\0" in text[:4096] else Source(str(path), text, path)

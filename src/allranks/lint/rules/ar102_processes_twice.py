@@ -8,7 +8,7 @@ from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.launches import PER_NODE, Launch
 from allranks.lint.rule import Rule
-from allranks.lint.rules.common import counted, processes
+from allranks.lint.rules.common import counted, processes, told_elsewhere
 
 _HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\n"
 _RUN = (
@@ -52,7 +52,8 @@ def check(job: JobScript) -> Iterator[Finding]:
         per_node = made.shape.tasks_per_node
         if per_node is None or per_node < 2 or made.told_nodes == made.shape.tasks:
             continue
-        if made.each == 1 and made.told_nodes is None:
+        unsure = made.each is None or made.told_nodes is None
+        if unsure and (made.each == 1 or told_elsewhere(launch)):
             continue
         gpus = job.allocation.gpus_per_node
         many = made.each is not None and bool(gpus) and per_node * made.each > (gpus or 0)

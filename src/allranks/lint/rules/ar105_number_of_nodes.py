@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allranks.lint.finding import ERROR, WARNING, Finding
+from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.launches import PER_NODE
 from allranks.lint.rule import Rule, example
@@ -57,7 +57,7 @@ def check(job: JobScript) -> Iterator[Finding]:
                 option.span,
                 f"{launch.written} waits for {counted(told, 'node')}, but the job has one.",
                 help=f"Ask for them, #SBATCH --nodes={told}, and start it with srun; or write {option.written}=1.",
-                severity=ERROR if given and launch.certain else WARNING,
+                severity=ERROR if given and launch.certain else NOTE,
             )
             continue
         if told == 1:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import OTHER, PER_NODE, PYTHON, Launch
+from allranks.lint.launches import DEEPSPEED, OTHER, PER_NODE, PYTHON, Launch
 from allranks.lint.rule import Rule, example
 from allranks.lint.rules.common import counted, processes
 from allranks.lint.source import Span
@@ -91,6 +91,8 @@ def _on_a_node(job: JobScript, launch: Launch) -> int | None:
         if made.told_nodes != made.shape.tasks or per_node is None or made.each is None:
             return None  # told by the rule about processes that are multiplied
         return per_node * made.each
+    if launch.kind == DEEPSPEED and (per_node or 1) == 1:
+        return job.values.number(launch.options.value("num-gpus"))
     return per_node if launch.kind == PYTHON and launch.step is not None else None
 
 
@@ -114,5 +116,5 @@ def _meant_to_fill(launch: Launch, here: int) -> bool:
 
 
 def _place(launch: Launch) -> Span:
-    option = launch.options.find("nproc-per-node", "num-processes")
+    option = launch.options.find("nproc-per-node", "num-processes", "num-gpus")
     return option.span if option is not None else launch.span

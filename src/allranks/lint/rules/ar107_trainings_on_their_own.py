@@ -8,7 +8,7 @@ from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.launches import ACCELERATE, DEEPSPEED, LAUNCH, TORCHRUN, Launch
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import alone, launches_under
+from allranks.lint.rules.common import alone, launches_under, told_elsewhere
 
 RULE = Rule(
     id="AR107",
@@ -39,21 +39,12 @@ def check(job: JobScript) -> Iterator[Finding]:
     """Launchers on several nodes without a number of nodes, or without an address."""
     for launch in launches_under(job, "srun"):
         nodes = job.shape(launch).nodes
-        if nodes is None or nodes < 2 or not alone(job, launch) or _told_elsewhere(launch):
+        if nodes is None or nodes < 2 or not alone(job, launch) or told_elsewhere(launch):
             continue
         if launch.kind in (TORCHRUN, LAUNCH, ACCELERATE):
             yield from _per_node(job, launch, nodes)
         elif launch.kind == DEEPSPEED:
             yield from _deepspeed(launch, nodes)
-
-
-def _told_elsewhere(launch: Launch) -> bool:
-    """Variables that set torchrun's options, a configuration, or options in a variable."""
-    if any(name.startswith(("PET_", "ACCELERATE_")) for name in launch.call.env):
-        return True
-    if launch.options.has("config-file", "deepspeed-hostfile"):
-        return True
-    return any(not word.start and word.text is None for word in launch.call.program[1:4])
 
 
 def _per_node(job: JobScript, launch: Launch, nodes: int) -> Iterator[Finding]:

@@ -50,6 +50,7 @@ def check(job: JobScript) -> Iterator[Finding]:
                 severity=ERROR if launch.certain else WARNING,
             )
 
+    yield from _exported(job)
     for call in job.named("scontrol", "hostname", "getent"):
         for word in call.args:
             if (name := _literal_variable(word)) and "\\$" in word.span.text:
@@ -60,6 +61,25 @@ def check(job: JobScript) -> Iterator[Finding]:
                     fix=_fix(word),
                     severity=ERROR if call.certain else WARNING,
                 )
+
+
+def _exported(job: JobScript) -> Iterator[Finding]:
+    """``srun --export=RANK=\\$SLURM_PROCID``: srun replaces nothing."""
+    for call in job.calls:
+        for layer in call.layers:
+            option = layer.options.find("export") if layer.kind == "srun" else None
+            if (
+                option is None
+                or option.value is None
+                or not (name := _literal_variable(option.value))
+            ):
+                continue
+            yield RULE.at(
+                option.span,
+                f"srun does not replace variables: every task gets the letters ${name}.",
+                help="Set it in each task: srun bash -c 'RANK=$SLURM_PROCID python …'",
+                severity=ERROR if call.certain else WARNING,
+            )
 
 
 def _literal_variable(word: Word) -> str:

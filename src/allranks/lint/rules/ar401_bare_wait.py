@@ -29,22 +29,19 @@ RULE = Rule(
 
 def check(job: JobScript) -> Iterator[Finding]:
     """A bare ``wait`` in a shell that has a launch in the background."""
+    order = {id(call): index for index, call in enumerate(job.calls)}
+    if any(not each.call.background for each in job.launches):
+        return
     for call in job.named("wait"):
         if call.args or call.inside == "trap" or call.checked or call.function:
             continue
         waited = [
             launch
             for launch in job.launches
-            if launch.call.background
-            and _same_shell(launch, call.shell.source)
-            and launch.call.span.start < call.span.start
+            if _same_shell(launch, call.shell.source) and order[id(launch.call)] < order[id(call)]
         ]
-        foreground = [each for each in job.launches if not each.call.background]
-        if not waited or foreground:
-            continue
-        if any(
-            each.args and each.span.start > waited[-1].call.span.start for each in job.named("wait")
-        ):
+        exact = [each for each in job.named("wait") if each.args and each.shell is call.shell]
+        if not waited or exact:
             continue
         several = len(waited) > 1 or waited[0].call.loop
         yield RULE.at(
@@ -55,7 +52,6 @@ def check(job: JobScript) -> Iterator[Finding]:
             else "Write wait $! (right after the command), or remove & and wait.",
             severity=WARNING,
         )
-        return
 
 
 def _same_shell(launch: Launch, source: object) -> bool:

@@ -83,3 +83,12 @@ def alone(job: JobScript, launch: Launch) -> bool:
 def processes(number: int | None) -> str:
     """``1 process``, ``8 processes``."""
     return "1 process" if number == 1 else f"{number} processes"
+
+
+def told_elsewhere(launch: Launch) -> bool:
+    """Variables that set torchrun's options, a configuration, or options in a variable."""
+    if any(name.startswith(("PET_", "ACCELERATE_")) for name in launch.call.env):
+        return True
+    if launch.options.has("config-file", "deepspeed-hostfile"):
+        return True
+    return any(not word.start and word.text is None for word in launch.call.program[1:4])

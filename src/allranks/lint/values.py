@@ -80,11 +80,12 @@ class Values:
         if name in RANKS and shell is not None and shell.kind == "batch":
             return 0
         if name == "SLURM_JOB_NUM_NODES":
-            return job.nodes
+            return job.nodes if job.options.has("nodes") else None
         if name in ("SLURM_NNODES", "SLURM_STEP_NUM_NODES"):
-            return shape.nodes
+            return shape.nodes if inside or job.options.has("nodes") else None
         if name in ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"):
-            return shape.tasks
+            given = job.options.has("ntasks", "ntasks-per-node", "ntasks-per-gpu")
+            return shape.tasks if inside or given else None
         if name == "SLURM_NTASKS_PER_NODE":
             return job.number("ntasks-per-node")
         if name == "SLURM_GPUS_ON_NODE":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, Finding
@@ -48,8 +49,8 @@ def check(job: JobScript) -> Iterator[Finding]:
                 help="Close the quote, or remove it.",
             )
         for word in line.stray[:1]:
-            if (word.text or "").startswith("$"):
-                continue
+            if (word.text or "").startswith("$") or re.search(r"<[^>]*>", line.span.text):
+                continue  # a place to be filled in is another rule's affair
             yield RULE.at(
                 word.span,
                 f"'{word.shown}' belongs to no option, so sbatch refuses the script. {_reason(word.shown)}",

@@ -9,13 +9,15 @@ from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.options import Option
 from allranks.lint.rule import Rule, example
+from allranks.lint.rules.common import slurm_version
 
 RULE = Rule(
     id="AR012",
     name="log-folder",
     title="The folder of the log must exist before the job starts",
-    why="""Slurm opens the log before it starts the script, and does not make folders. Without the folder
-    the job ends at once and leaves no log that could say why. A mkdir inside the script comes too late.""",
+    why="""Slurm opens the log before it starts the script, and before version 23.11 it does not make folders.
+    Without the folder the job ends at once and leaves no log that could say why. A mkdir inside the script
+    comes too late.""",
     symptoms=("the job ends at once without a log", "the log is missing"),
     bad=example("mkdir -p logs\nsrun python train.py", "--output=logs/%j.out"),
     good=example("srun python train.py", "--output=train-%j.out"),
@@ -28,6 +30,8 @@ RULE = Rule(
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Logs in folders that are not here, or that the script makes itself."""
+    if (slurm_version(job) or (0, 0)) >= (23, 11):
+        return
     made = _made(job)
     told: set[str] = set()
     for name in ("output", "error"):
@@ -41,10 +45,11 @@ def check(job: JobScript) -> Iterator[Finding]:
             continue
         if late:
             text = (
-                f"The script makes {folder} itself, but Slurm opens the log before the script runs."
+                f"The script makes {folder} itself, but Slurm opens the log before that, and makes no folders "
+                "before version 23.11."
             )
         else:
-            text = f"Slurm does not make the folder {folder}; if it is missing, the job ends without a log."
+            text = f"Slurm before 23.11 does not make the folder {folder}: without it the job ends without a log."
         yield RULE.at(
             option.span,
             text,

@@ -36,7 +36,14 @@ def check(job: JobScript) -> Iterator[Finding]:
     for name in ("output", "error"):
         option = options.find(name)
         text = option.value.shown if option is not None and option.value is not None else ""
-        if option is None or not text or text.startswith("/dev/") or "$" in text or "{" in text:
+        if (
+            option is None
+            or not text
+            or text.startswith("/dev/")
+            or "$" in text
+            or "{" in text
+            or "<" in text
+        ):
             continue
         wanted = ("%j", "%J", "%A", "%a") if not array else ("%a", "%j", "%J")
         if any(sign in text for sign in wanted) or (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import launches_under
+from allranks.lint.rules.common import launches_under, slurm_version
 
 RULE = Rule(
     id="AR116",
@@ -33,7 +33,7 @@ RULE = Rule(
 
 def check(job: JobScript) -> Iterator[Finding]:
     """srun without the number, where the job has more than one CPU per task."""
-    version = _version(job)
+    version = slurm_version(job)
     if (job.allocation.cpus_per_task or 1) < 2 or (
         version is not None and not (22, 5) <= version < (23, 11)
     ):
@@ -54,10 +54,3 @@ def check(job: JobScript) -> Iterator[Finding]:
             severity=WARNING if known else NOTE,
         )
         return
-
-
-def _version(job: JobScript) -> tuple[int, int] | None:
-    words = (job.site.slurm_version or "").split(".") if job.site is not None else []
-    if len(words) < 2 or not (words[0].isdecimal() and words[1].isdecimal()):
-        return None
-    return int(words[0]), int(words[1])

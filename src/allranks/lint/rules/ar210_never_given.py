@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from allranks.errors import nearest
@@ -9,7 +10,7 @@ from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.launches import Launch
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import is_template
+from allranks.lint.rules.common import is_template, sources_unknown
 from allranks.lint.shell.model import Variable
 
 RULE = Rule(
@@ -50,9 +51,10 @@ _GIVEN = (
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Variables in the options of launchers, in batch scripts that read no other file."""
-    if not job.is_batch or job.trace.unread or is_template(job):
+    if not job.is_batch or sources_unknown(job) or is_template(job):
         return
     names = {item.name for call in job.calls for item in call.assignments}
+    names |= set(re.findall(r"\$\{(\w+):?[=?]", job.source.text))
     told: set[str] = set()
     for launch in job.launches:
         for variable in _unknown(launch):

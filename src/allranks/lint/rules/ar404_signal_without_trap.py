@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
+from allranks.lint.rules.common import sources_unknown
 
 RULE = Rule(
     id="AR404",
@@ -43,7 +44,7 @@ def check(job: JobScript) -> Iterator[Finding]:
     trapped = _trapped(job)
     to_batch = "B" in (match["who"] or "")
     executed = any(call.first == "exec" and call.program for call in job.calls)
-    if to_batch and name not in trapped and not executed and not job.trace.unread:
+    if to_batch and name not in trapped and not executed and not sources_unknown(job):
         yield RULE.at(
             option.span,
             f"{name} goes to the batch shell, which has no trap for it and is ended by it: the training is killed "

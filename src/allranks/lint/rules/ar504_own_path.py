@@ -50,6 +50,8 @@ def check(job: JobScript) -> Iterator[Finding]:
         submits = call.name == "sbatch"
         if not folder and not submits:
             continue
+        if "SLURM_SUBMIT_DIR:-" in job.source.line(variable.span.line):
+            continue  # only where there is no Slurm
         yield RULE.at(
             variable.span,
             f"{variable.span.text} is Slurm's own copy of this script, not your file"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from allranks.lint.finding import WARNING, Finding
+from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
 from allranks.lint.rules.common import is_template
@@ -16,6 +16,7 @@ RULE = Rule(
     title="A place is left to be filled in",
     why="""The script comes from a template, and this value was meant to be replaced: an account or a path
     that does not exist. sbatch refuses it, or the shell takes < and > for redirections.""",
+    severity=ERROR,
     symptoms=("Invalid account or account/partition combination", "No such file or directory"),
     bad=example("srun python train.py", "--account=<your account>", "--nodes=1"),
     good=example("srun python train.py", "--account=p12345", "--nodes=1"),
@@ -46,6 +47,7 @@ def check(job: JobScript) -> Iterator[Finding]:
                 else line.span,
                 f"'{match[0]}' is meant to be replaced by a value of yours.",
                 help="Write your own value, or remove the line.",
+                severity=ERROR if " " in match[0] else WARNING,
             )
     for launch in job.launches:
         words = [word for word in launch.call.words if word.span.source is job.source]

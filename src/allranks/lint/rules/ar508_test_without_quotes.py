@@ -43,7 +43,12 @@ def check(job: JobScript) -> Iterator[Finding]:
             if flag.text not in ("-n", "-z") or len(word.parts) != 1:
                 continue
             part = word.parts[0]
-            if not isinstance(part, Variable) or part.quote or part.span.text[:1] != "$":
+            if (
+                not isinstance(part, Variable)
+                or part.quote
+                or part.operator in ("+", ":+")
+                or part.span.text[:1] != "$"
+            ):
                 continue
             always = flag.text == "-n"
             yield RULE.at(

@@ -10,6 +10,7 @@ from allranks.lint.launches import PYTHON
 from allranks.lint.python_file import PythonFile, constant, keyword
 from allranks.lint.related import Launched
 from allranks.lint.rule import Rule, example
+from allranks.lint.rules.common import sources_unknown
 
 _JOB = example("export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))\nsrun {}",
                "--nodes=2", "--ntasks-per-node=4", "--gres=gpu:4")  # fmt: skip
@@ -43,7 +44,7 @@ def check_python(file: PythonFile, launch: Launched | None) -> Iterator[Finding]
         return
     if launch.launch.step.kind != "srun" or _given(launch) or file.mentions(*_TRANSLATE):
         return
-    if launch.job.trace.unread:
+    if sources_unknown(launch.job):
         return
     for call in file.called("init_process_group"):
         if not _from_environment(call):

@@ -92,3 +92,27 @@ def told_elsewhere(launch: Launch) -> bool:
     if launch.options.has("config-file", "deepspeed-hostfile"):
         return True
     return any(not word.start and word.text is None for word in launch.call.program[1:4])
+
+
+_HARMLESS = re.compile(
+    r"(activate|conda\.sh|\.bashrc|bash_profile|\.profile|setup-env\.sh|/etc/profile.*|bash|modules?\.sh)$"
+)
+
+
+def sources_unknown(job: JobScript) -> bool:
+    """Whether the batch shell reads a file of its author that is not here: it may set anything."""
+    unread = {id(word) for word in job.trace.unread}
+    for call in job.calls:
+        if call.name not in ("source", ".") or call.shell is not job.shell:
+            continue
+        if any(id(word) in unread and not _HARMLESS.search(word.shown) for word in call.args[:1]):
+            return True
+    return False
+
+
+def slurm_version(job: JobScript) -> tuple[int, int] | None:
+    """The version of the site, where that is known."""
+    words = (job.site.slurm_version or "").split(".") if job.site is not None else []
+    if len(words) < 2 or not (words[0].isdecimal() and words[1].isdecimal()):
+        return None
+    return int(words[0]), int(words[1])

@@ -30,6 +30,7 @@ def _words(call: Call) -> list[str]:
         ("srun bash -c 'torchrun train.py'", ["torchrun", "train.py"]),
         ("X=train.py\nsrun sh -xeuc \"torchrun $X\"", ["torchrun", "train.py"]),
         ("export X=train.py\nsrun bash -c 'torchrun $X'", ["torchrun", "train.py"]),
+        ('L="torchrun  --x"\nP=train.py\nCMD="$L $P"\nsrun $CMD', ["torchrun", "--x", "train.py"]),
         ("srun bash <<EOF\ntorchrun train.py\nEOF", ["torchrun", "train.py"]),
         ("cat > w.sh <<'EOF'\ntorchrun $1\nEOF\nsrun bash w.sh train.py", ["torchrun", "train.py"]),
         ("eval \"srun torchrun train.py\"", ["torchrun", "train.py"]),

@@ -106,7 +106,7 @@ class Words:
                     continue
             elif child.type == "comment":
                 continue
-            yield from self._escaped(at, child.start_byte, quote, escapes)
+            yield from self._escaped(at, self._begin(child), quote, escapes)
             yield from self._parts(child, quote)
             at = child.end_byte
         if at < end:
@@ -144,9 +144,17 @@ class Words:
         if at < len(text) or (not text and quote):
             yield Literal(text[at:], self.source.span(start + at, start + len(text)), quote)
 
-    def _expansion(self, node: Node, quote: str) -> Iterator[Part]:
-        span = self.source.span(node.start_byte, node.end_byte)
+    def _begin(self, node: Node) -> int:
+        """Where an expansion really starts: the parser counts blanks before it as a part of it."""
+        if node.type not in EXPANDED:
+            return node.start_byte
         text = self.source.text[node.start_byte : node.end_byte]
+        return node.start_byte + len(text) - len(text.lstrip())
+
+    def _expansion(self, node: Node, quote: str) -> Iterator[Part]:
+        start = self._begin(node)
+        span = self.source.span(start, node.end_byte)
+        text = self.source.text[start : node.end_byte]
         if node.type == "simple_expansion":
             yield Variable(text[1:], span, quote)
         elif node.type == "expansion":
@@ -157,14 +165,15 @@ class Words:
             yield Substitution(self._statements(node), span, quote)
 
     def _braces(self, node: Node, text: str, quote: str) -> Variable:
-        span = self.source.span(node.start_byte, node.end_byte)
+        begin = self._begin(node)
+        span = self.source.span(begin, node.end_byte)
         match = _EXPANSION.match(text)
         if match is None:
             return Variable("", span, quote, operator="?")
         operator = "#" if match["length"] else match["operator"] or ("!" if match["bang"] else "")
         argument = None
         if operator and match["rest"]:
-            start = node.start_byte + match.start("rest")
+            start = begin + match.start("rest")
             argument = self._argument(node, start, node.end_byte - 1)
         return Variable(match["name"], span, quote, operator, argument, match["index"] or "")
 

@@ -207,8 +207,8 @@ def _directives(job: JobScript, found: Conversion) -> None:
         elif option.name == "wait-all-nodes":
             found.values["wait_all_nodes"] = text == "1"
         elif option.name in _SAME and text:
-            value = int(text) if option.name == "cpus-per-task" and text.isdecimal() else text
-            found.put(_SAME[option.name], value, number, option.span.text)
+            plain = option.name == "cpus-per-task" and text.isdecimal()
+            found.put(_SAME[option.name], int(text) if plain else text, number, option.span.text)
         elif text is not None:
             extra[option.name] = text
         else:

@@ -15,7 +15,7 @@ _SECONDS = 20
 # elsewhere, variables that Slurm sets, unused ones that a training reads.
 _LEFT_OUT = (
     "1090", "1091", "2086", "2154", "2034", "2164", "2155", "2046", "2206", "2207", "2006", "1017",
-    "2128", "2148", "2043", "2153", "2004", "2016", "2129", "2068",
+    "2128", "2148", "2043", "2153", "2004", "2016", "2129", "2068", "1128", "2054", "2124", "2089", "2090",
 )  # fmt: skip
 _LEVELS: dict[str, Severity] = {"error": WARNING, "warning": NOTE, "info": NOTE, "style": NOTE}
 

@@ -63,7 +63,9 @@ def check(job: JobScript) -> Iterator[Finding]:
                 f"{processes(here)} on a node with {counted(gpus, 'GPU')}: "
                 f"{gpus - here} stay idle.",
                 help=f"Start {gpus}, or ask for {counted(here, 'GPU')} per node.",
-                severity=WARNING if launch.kind in PER_NODE and launch.certain else NOTE,
+                severity=WARNING
+                if launch.kind in PER_NODE and launch.certain and here > 1
+                else NOTE,
             )
 
 
@@ -78,7 +80,7 @@ def _by_mpi(job: JobScript, launch: Launch, gpus: int) -> Iterator[Finding]:
         f"{processes(total)} for {counted(gpus * nodes, 'GPU')}: "
         + (f"{idle} stay idle." if idle > 0 else "some share one."),
         help=f"Start {gpus * nodes} processes, or ask for as many GPUs as there are processes.",
-        severity=NOTE if idle > 0 else WARNING,
+        severity=NOTE,
     )
 
 
@@ -102,7 +104,11 @@ def _many(launch: Launch, here: int, gpus: int) -> Iterator[Finding]:
         _place(launch),
         f"{here} processes start on a node with {counted(gpus, 'GPU')}: some share one, or find none.",
         help=f"Start {gpus} per node, or ask for {here} GPUs.",
-        severity=WARNING if python or not launch.certain else ERROR,
+        severity=NOTE
+        if python and gpus == 1
+        else WARNING
+        if python or not launch.certain
+        else ERROR,
     )
 
 
@@ -112,7 +118,7 @@ def _meant_to_fill(launch: Launch, here: int) -> bool:
         return False
     if any(item.name == "CUDA_VISIBLE_DEVICES" for item in launch.call.assignments):
         return False
-    return here > 1
+    return here > 1 or launch.kind in PER_NODE
 
 
 def _place(launch: Launch) -> Span:

@@ -30,6 +30,7 @@ RULE = Rule(
         _HEAD + "deepspeed --hostfile=hosts train.py\n",
         _HEAD + "python preprocess.py\nsrun python train.py\n",
         _HEAD + "bash run.sh\n",
+        _HEAD + "horovodrun -np 8 -H a:4,b:4 python train.py\n",
     ),
 )
 
@@ -73,7 +74,8 @@ def _goes_itself(launch: Launch) -> bool:
         return launch.options.has(
             "hostfile", "H", "launcher", "include", "i", "num-nodes", "no-ssh"
         )
-    return launch.kind == HOROVODRUN
+    hosts = launch.options.has("H", "hosts", "hostfile", "host-file", "host-discovery-script")
+    return launch.kind == HOROVODRUN and hosts
 
 
 def _runs_unread(job: JobScript) -> bool:

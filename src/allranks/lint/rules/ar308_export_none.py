@@ -17,7 +17,7 @@ RULE = Rule(
     exports, modules and MASTER_ADDR among it, does not reach the tasks. Remove that variable before srun,
     or give srun --export=ALL.""",
     symptoms=("environment variable MASTER_ADDR expected, but not set", "ModuleNotFoundError: No module named 'torch'"),
-    bad=example("module load pytorch\nexport MASTER_ADDR=$(hostname)\nsrun python train.py", "--nodes=2", "--export=NONE"),
+    bad=example("module load a\nexport MASTER_ADDR=$(hostname)\nsrun python train.py", "--nodes=2", "--export=NONE"),
     good=example(
         "unset SLURM_EXPORT_ENV\nmodule load pytorch\nexport MASTER_ADDR=$(hostname)\nsrun python train.py",
         "--nodes=2", "--export=NONE",

@@ -77,6 +77,14 @@ def test_a_comment_switches_a_rule_off(folder: Path, script: str) -> None:
     assert "AR001" not in _run("job.sh").output
 
 
+def test_a_comment_above_a_long_command(folder: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH -N 2\n{}srun \\\n  --cpu_bind=none \\\n  python train.py\n"
+    (folder / "job.sh").write_text(text.format(""))
+    assert "AR008" in _run("job.sh").output
+    (folder / "job.sh").write_text(text.format("# allranks: ignore=AR008\n"))
+    assert "AR008" not in _run("job.sh").output
+
+
 @pytest.mark.parametrize(
     "script",
     [

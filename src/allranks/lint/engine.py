@@ -180,12 +180,15 @@ def _switched_off(finding: Finding) -> bool:
     if "allranks:" not in source.text:
         return False
     first, last = finding.span.line, finding.span.last_line
+    begin = first  # of the command, which may go over several lines
+    while begin > 1 and source.line(begin - 1).endswith("\\"):
+        begin -= 1
     for number in range(1, source.lines + 1):
         match = _IGNORE.search(source.line(number))
         if match is None or not _names(match["rules"], finding.rule):
             continue
         alone = source.line(number).lstrip().startswith("# ")
-        if match["file"] or number in (first, last) or (alone and number == first - 1):
+        if match["file"] or number in (first, last) or (alone and number in (first - 1, begin - 1)):
             return True
     return False
 

@@ -79,7 +79,7 @@ def _by_mpi(job: JobScript, launch: Launch, gpus: int) -> Iterator[Finding]:
         launch.step.span if launch.step is not None else launch.span,
         f"{processes(total)} for {counted(gpus * nodes, 'GPU')}: "
         + (f"{idle} stay idle." if idle > 0 else "some share one."),
-        help=f"Start {gpus * nodes} processes, or ask for as many GPUs as there are processes.",
+        help=f"Start {processes(gpus * nodes)}, or ask for as many GPUs as there are processes.",
         severity=NOTE,
     )
 

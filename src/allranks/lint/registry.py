@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +32,7 @@ def all_rules() -> tuple[Registered, ...]:
     package = importlib.import_module("allranks.lint.rules")
     found = []
     for item in pkgutil.iter_modules(package.__path__):
-        if not item.name.startswith("ar"):
+        if not re.match(r"ar\d{3}_", item.name):
             continue
         module: Any = importlib.import_module(f"allranks.lint.rules.{item.name}")
         checks = (getattr(module, name, None) for name in ("check", "check_python", "check_config"))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from allranks.lint.calls import TASK
 from allranks.lint.finding import ERROR, WARNING, Edit, Finding
 from allranks.lint.job_script import JobScript
+from allranks.lint.launches import Launch
 from allranks.lint.rule import Rule, example
 from allranks.lint.shell.model import Literal, Word
+from allranks.lint.source import Span
+from allranks.lint.values import RANKS
 
 RULE = Rule(
     id="AR307",
@@ -33,23 +38,19 @@ RULE = Rule(
         ),
     ),
 )
+_NAME = re.compile(r"\$\{?((?:SLURM|MASTER_|NODE_RANK|HOSTNAME|head_node|RANK)\w*)")
 
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Launches whose words hold a ``$`` that no shell will look at any more."""
     for launch in job.launches:
         for option in launch.options.items:
-            if option.value is None or not (name := _literal_variable(option.value)):
-                continue
-            place = option.span
-            yield RULE.at(
-                place,
-                f"{option.written} gets the letters ${name}: the backslash keeps every shell from replacing it.",
-                help=f"Remove the backslash before ${name}.",
-                fix=_fix(option.value),
-                severity=ERROR if launch.certain else WARNING,
-            )
-
+            if option.value is not None and (name := _literal_variable(option.value)):
+                yield _finding(launch, option.span, option.value, option.written, name)
+        for word in launch.args:
+            name = _literal_variable(word)
+            if name in RANKS:
+                yield _finding(launch, word.span, word, "The script", name)
     yield from _exported(job)
     for call in job.named("scontrol", "hostname", "getent"):
         for word in call.args:
@@ -61,6 +62,19 @@ def check(job: JobScript) -> Iterator[Finding]:
                     fix=_fix(word),
                     severity=ERROR if call.certain else WARNING,
                 )
+
+
+def _finding(launch: Launch, span: Span, word: Word, who: str, name: str) -> Finding:
+    inside = launch.call.shell.kind == TASK
+    return RULE.at(
+        span,
+        f"{who} gets the letters ${name}: no shell replaces it any more.",
+        help=f"Remove the backslash before ${name}."
+        if inside
+        else f"Let a shell in each task read it: srun bash -c '… ${name} …'.",
+        fix=_fix(word) if inside else [],
+        severity=ERROR if launch.certain else WARNING,
+    )
 
 
 def _exported(job: JobScript) -> Iterator[Finding]:
@@ -83,14 +97,9 @@ def _exported(job: JobScript) -> Iterator[Finding]:
 
 
 def _literal_variable(word: Word) -> str:
-    for index, part in enumerate(word.parts):
-        if isinstance(part, Literal) and part.text == "$" and part.quote:
-            following = word.parts[index + 1] if index + 1 < len(word.parts) else None
-            text = following.text if isinstance(following, Literal) else ""
-            name = text.lstrip("{").split("}")[0].split("[")[0]
-            if name.startswith(("SLURM", "MASTER", "HOSTNAME", "NODE", "head", "RANK")):
-                return name
-    return ""
+    """The variable whose name stands there as plain letters."""
+    match = _NAME.search(word.text or "")
+    return match[1] if match is not None else ""
 
 
 def _fix(word: Word) -> list[Edit]:

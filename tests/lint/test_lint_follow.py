@@ -132,6 +132,7 @@ def test_a_counter_in_a_loop_is_not_known() -> None:
         ("$SLURM_NNODES", 2),
         ("$((SLURM_NNODES * 4))", 8),
         ("$(($SLURM_JOB_NUM_NODES*$G))", 8),
+        ("$(expr $SLURM_NNODES \\* 4)", 8),
         ("$SLURM_GPUS_ON_NODE", 4),
         ("$(scontrol show hostnames | wc -l)", 2),
         ("$UNKNOWN", None),

@@ -88,6 +88,7 @@ def test_any_text(text: str) -> None:
         "#SBATCH --nodes=99999999999999999999\nsrun python train.py\n",
         "#SBATCH --nodes=0 --ntasks=0\nsrun torchrun --nnodes=0 --nproc_per_node=0 train.py\n",
         "#SBATCH -N 2\nsrun torchrun --nnodes=$((1/0)) --nproc_per_node=$((2**99999)) train.py\n",
+        "source ~nobody-of-this-name/x.sh\nbash ~nobody-of-this-name/y.sh\n",
         "eval eval eval eval 'eval x'\n",
         "\ufeff#!/bin/bash\n#SBATCH -N 1\n",
     ],

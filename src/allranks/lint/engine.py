@@ -112,7 +112,11 @@ def lint_source(source: Source, settings: Settings, report: Report) -> None:
 
 
 def _script(source: Source, settings: Settings, report: Report) -> Iterator[Finding]:
-    job = JobScript(source, site=settings.site)
+    try:
+        job = JobScript(source, site=settings.site)
+    except Exception as error:  # noqa: BLE001
+        yield _stopped("The script could not be followed", error, source)
+        return
     report.jobs.append(job)
     yield from _run(lambda each: each.script, (job,), source)
     if settings.related:
@@ -158,12 +162,13 @@ def _run(
         try:
             yield from list(check(*subject))
         except Exception as error:  # noqa: BLE001
-            yield Finding(
-                BROKEN, NOTE, "A rule could not be applied",
-                f"Rule {each.rule.id} stopped at this file ({type(error).__name__}: {error}). "
-                "Please report it, with the file.",
-                source.span(0, 0),
-            )  # fmt: skip
+            yield _stopped(f"Rule {each.rule.id} stopped at this file", error, source)
+
+
+def _stopped(what: str, error: Exception, source: Source) -> Finding:
+    """Our own mistake, told as a note."""
+    text = f"{what} ({type(error).__name__}: {error}). Please report it, with the file."
+    return Finding(BROKEN, NOTE, "allranks itself failed here", text, source.span(0, 0))
 
 
 def _known_once(findings: Iterable[Finding]) -> Iterator[Finding]:

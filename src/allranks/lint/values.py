@@ -122,11 +122,22 @@ class Values:
         names = [call.name for call in part.calls]
         if len(names) == 1 and names[0] == "echo" and len(part.calls[0].args) == 1:
             return self.numbers(part.calls[0].args[0])
+        if names == ["expr"]:
+            return self._expr(part.calls[0])
         if names[:1] == ["scontrol"] and names[-1:] == ["wc"] and self.allocation.nodes:
             return frozenset({self.allocation.nodes})
         if names[:1] == ["nvidia-smi"] and names[-1:] == ["wc"] and self.allocation.gpus_per_node:
             return frozenset({self.allocation.gpus_per_node})
         return None
+
+    def _expr(self, call: Call) -> Numbers | None:
+        """``expr $NODES \\* 4``."""
+        pieces = []
+        for word in call.args:
+            number = self.number(word)
+            pieces.append(word.text or "?" if number is None else str(number))
+        result = _compute(" ".join(pieces))
+        return None if result is None else frozenset({result})
 
 
 def _plain(text: str) -> Numbers | None:

@@ -17,11 +17,7 @@ def file_reader(folder: Path | None) -> Reader:
         for base in dict.fromkeys((beside, folder)):
             if base is None:
                 continue
-            path = (
-                (base / Path(name).expanduser())
-                if not name.startswith("~")
-                else Path(name).expanduser()
-            )
+            path = base / _expanded(name)
             if path not in known:
                 known[path] = _load(path)
             if known[path] is not None:
@@ -29,6 +25,13 @@ def file_reader(folder: Path | None) -> Reader:
         return None
 
     return read
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~somebody who has no account here
+        return Path(name)
 
 
 def _load(path: Path) -> Source | None:

@@ -9,6 +9,7 @@ from allranks.lint.calls import Call
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
+from allranks.lint.rules.addresses import addresses
 from allranks.lint.shell.model import Substitution, Word
 
 RULE = Rule(
@@ -46,6 +47,10 @@ def check(job: JobScript) -> Iterator[Finding]:
             words = [item.value] if item.value is not None else list(item.array or ())
             for asked in (each for word in words for each in _asked(word)):
                 yield from _finding(job, asked, item.name)
+
+    for meeting in addresses(job):
+        for asked in _asked(meeting.word):
+            yield from _finding(job, asked, "the address")
 
 
 def _asked(word: Word) -> Iterator[Call]:

@@ -15,7 +15,7 @@ from allranks.lint.wrappers import LEFT_ALONE
 RANK_OPTIONS = {
     TORCHRUN: "node-rank", LAUNCH: "node-rank", ACCELERATE: "machine-rank", DEEPSPEED: "node-rank",
 }  # fmt: skip
-_TEMPLATE = re.compile(r"\{\{|\{%|<%")
+_TEMPLATE = re.compile(r"\{\{|\{%|<%|^#SBATCH[^\n#]*(?<!\$)\{\w+\}", re.M)
 
 
 def ranks_of_batch(word: Word | None) -> Iterator[Variable]:

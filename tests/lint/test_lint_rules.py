@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from allranks.lint.engine import BROKEN, Settings, lint
+from allranks.lint.fixes import apply_fixes
 from allranks.lint.registry import all_rules
 from allranks.lint.rule import Rule
 from allranks.site import load_site
@@ -44,6 +45,20 @@ def test_the_good_example_is_clean(rule: Rule, tmp_path: Path) -> None:
 )
 def test_a_clean_case_stays_clean(rule: Rule, text: str, tmp_path: Path) -> None:
     assert rule.id not in _found(tmp_path, rule, text, {**rule.files, **rule.good_files})
+
+
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
+def test_a_fix_mends_what_was_found(rule: Rule, tmp_path: Path) -> None:
+    for name, content in rule.files.items():
+        (tmp_path / name).write_text(content)
+    path = tmp_path / rule.example
+    path.write_bytes(rule.bad.encode())
+    settings = Settings(select=frozenset({rule.id}))
+    report = lint([path], settings)
+    if not any(each.fix for each in report.findings):
+        pytest.skip("no fix is safe here")
+    list(apply_fixes(report, write=True))
+    assert not [each for each in lint([path], settings).findings if each.fix]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)

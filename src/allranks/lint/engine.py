@@ -128,15 +128,24 @@ def _script(source: Source, settings: Settings, report: Report) -> Iterator[Find
                 yield from _run(lambda each: each.python, subject, launched.python.source)
             for config in launched.configs:
                 yield from _run(lambda each: each.config, (config, launched), config.source)
-    for written, _ in job.trace.submissions[:8]:
-        inner = JobScript(written, site=settings.site)
-        if inner.is_batch:
-            report.jobs.append(inner)
-            yield from _run(lambda each: each.script, (inner,), source)
+    yield from _submitted(job, settings, report)
     if settings.shellcheck:
         from allranks.lint.shellcheck import shellcheck
 
         yield from shellcheck(source)
+
+
+def _submitted(job: JobScript, settings: Settings, report: Report) -> Iterator[Finding]:
+    """The job scripts that a script writes and hands to sbatch."""
+    for written, _ in job.trace.submissions[:8]:
+        try:
+            inner = JobScript(written, site=settings.site)
+        except Exception as error:  # noqa: BLE001
+            yield _stopped("A job that it submits could not be followed", error, job.source)
+            continue
+        if inner.is_batch:
+            report.jobs.append(inner)
+            yield from _run(lambda each: each.script, (inner,), job.source)
 
 
 def _python(source: Source) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ RULE = Rule(
     bad="#!/bin/bash\n#SBATCH --nodes=1\n#SBTACH --gres=gpu:4\nsrun python train.py\n",
     good=example("srun python train.py", "--nodes=1", "--gres=gpu:4"),
     clean=(
-        "#!/bin/bash\n#SBATCH --nodes=1\n##SBATCH --gres=gpu:4\n# SBATCH -n 2\n#BATCH of images\nsrun python train.py\n",
+        "#!/bin/bash\n#SBATCH --nodes=1\n##SBATCH --gres=gpu:4\n# SBATCH -n 2\n#BATCH of images\nsrun a.out\n",
         "#!/bin/bash\n#PBS -l nodes=2\nmpirun python train.py\n",
     ),
 )

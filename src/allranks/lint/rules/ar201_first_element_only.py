@@ -54,10 +54,11 @@ def _copied(item: Assignment) -> Variable | None:
     """The variable in ``NAME=($OTHER)``, as it is written."""
     import re
 
-    match = re.search(r"=\(\s*\$\{?(\w+)\}?\s*\)$", item.span.text)
+    match = re.search(r'=\(\s*"?\$\{?(\w+)\}?"?\s*\)$', item.span.text)
     if item.array is None or match is None:
         return None
-    start = item.span.start + item.span.text.index("$")
+    start = item.span.start + item.span.text.index("(") + 1
+    start += len(item.span.source.text[start:]) - len(item.span.source.text[start:].lstrip())
     end = item.span.start + item.span.text.rindex(")")
     text = item.span.source.text[start:end].rstrip()
     return Variable(match[1], item.span.source.span(start, start + len(text)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
@@ -31,8 +32,12 @@ RULE = Rule(
 )  # fmt: skip
 
 
+_URL = re.compile(r"tcp://(localhost|127\.0\.0\.1)\b")
+
+
 def check(job: JobScript) -> Iterator[Finding]:
     """Addresses of steps over several nodes."""
+    yield from _urls(job)
     for meeting in addresses(job):
         launch = meeting.launch
         nodes = job.shape(launch).nodes if launch.step is not None else None
@@ -44,3 +49,17 @@ def check(job: JobScript) -> Iterator[Finding]:
             help='Use the first node\'s name: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             severity=ERROR if launch.certain else WARNING,
         )
+
+
+def _urls(job: JobScript) -> Iterator[Finding]:
+    """``--dist-url tcp://localhost:1234`` among the script's own arguments."""
+    for launch in job.launches:
+        nodes = job.shape(launch).nodes if launch.step is not None else None
+        for word in launch.args:
+            if (nodes or 1) > 1 and _URL.search(word.start):
+                yield RULE.at(
+                    word.span,
+                    f"{word.shown} is this machine, but the step runs on {nodes} nodes: only the first finds it.",
+                    help="Use the first node's name: tcp://$MASTER_ADDR:$MASTER_PORT",
+                    severity=ERROR if launch.certain else WARNING,
+                )

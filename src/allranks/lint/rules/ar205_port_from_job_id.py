@@ -50,6 +50,13 @@ def check(job: JobScript) -> Iterator[Finding]:
                     help=f"Write {item.name}=$((10000 + SLURM_JOB_ID % 10000)).",
                     severity=WARNING,
                 )
+            elif _whole(item.value):
+                yield RULE.at(
+                    item.span,
+                    "The job's id grows without an end, and a port is at most 65535.",
+                    help=f"Write {item.name}=$((10000 + SLURM_JOB_ID % 10000)).",
+                    severity=WARNING,
+                )
             elif any(part.operator == ":" for part in _ids(item.value)):
                 yield RULE.at(
                     item.span,
@@ -61,6 +68,20 @@ def check(job: JobScript) -> Iterator[Finding]:
 
 def _ids(word: Word) -> list[Variable]:
     return [each for each in word.variables() if each.name in _IDS]
+
+
+def _whole(word: Word) -> bool:
+    """The id itself, or a sum with it that nothing cuts."""
+    part = word.parts[0] if len(word.parts) == 1 else None
+    if isinstance(part, Variable):
+        return part.name in _IDS and not part.operator
+    if isinstance(part, Arithmetic):
+        cut = any(term in ("%", "&", "/") for term in part.terms if isinstance(term, str))
+        ids = [
+            t for t in part.terms if isinstance(t, Variable) and t.name in _IDS and not t.operator
+        ]
+        return bool(ids) and not cut
+    return False
 
 
 def _octal(word: Word) -> bool:

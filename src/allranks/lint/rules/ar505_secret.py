@@ -33,6 +33,9 @@ _NAME = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY)(_ID)?$",
 _FORM = re.compile(
     r"^(hf_\w{20,}|sk-[\w-]{20,}|gh[pous]_\w{20,}|[0-9a-f]{32,64}|AKIA\w{16}|(?=\w*\d)(?=\w*[a-zA-Z])[\w+/=-]{24,})$"
 )
+_KEY = re.compile(
+    r"^(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9-]{32,}|gh[pous]_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16})$"
+)
 _HOLLOW = re.compile(r"your|xxx|<|\.\.\.|\*\*|replace|placeholder|here|example|tokenizers", re.I)
 
 
@@ -46,6 +49,7 @@ def check(job: JobScript) -> Iterator[Finding]:
                     f"{item.name} holds a key in plain text, for everyone who sees this script.",
                     help="Read it from a file of your own (chmod 600), and make a new key: this one is known.",
                 )
+    yield from _arguments(job)
     for call in job.calls:
         name = call.program[0].text if call.program else (call.words[0].text if call.words else "")
         whole = (not call.args and name in ("env", "printenv", "set")) or (
@@ -67,6 +71,21 @@ def check(job: JobScript) -> Iterator[Finding]:
                 severity=NOTE,
             )
             return
+
+
+def _arguments(job: JobScript) -> Iterator[Finding]:
+    """Keys as words of a command: ``wandb login KEY``."""
+    for call in job.calls:
+        login = call.name == "wandb" and bool(call.args) and call.args[0].text == "login"
+        for word in call.args:
+            text = word.text or ""
+            if _KEY.match(text) or (login and re.fullmatch(r"[0-9a-f]{40}", text)):
+                yield RULE.at(
+                    word.span,
+                    "A key stands on the command line, for everyone who sees this script or the process list.",
+                    help="Read it from a file of your own (chmod 600), and make a new key: this one is known.",
+                )
+                return
 
 
 def _is_secret(item: Assignment) -> bool:

@@ -190,6 +190,16 @@ def test_a_job_that_a_script_submits_is_read(folder: Path) -> None:
     assert "AR102" in output
 
 
+def test_what_the_submitting_script_fills_in_is_left_alone(folder: Path) -> None:
+    (folder / "submit.sh").write_text(
+        "#!/bin/bash\nhours=$1\nfor m in a b; do\nsbatch <<EOT\n#!/bin/bash\n#SBATCH --job-name=$m\n"
+        "#SBATCH --time=$hours:00:00\n#SBATCH --mem=$((hours * 10))G\n#SBATCH -c $((8 * hours))\n"
+        "#SBATCH --output=out/${m}_$hours/%j.txt\n#SBATCH --nodes=$2 --gpus=$3\n"
+        "srun python train.py --model $m --id \\$SLURM_JOB_ID\nEOT\ndone\n"
+    )
+    assert _run("submit.sh").output == "1 file: nothing found.\n"
+
+
 def test_shellcheck_is_merged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = folder / "bin" / "shellcheck"
     program.parent.mkdir()

@@ -138,7 +138,8 @@ def _split(source: Source, text: str, offset: int, start: int) -> tuple[list[Wor
         inside = False
 
     while at < len(text):
-        character = text[at]
+        # what an outer shell fills in is as good as a variable: nobody here knows it
+        character = "$" if source.hole(text[at]) is not None else text[at]
         if not inside and not character.isspace() and character != "#":
             begin, inside = at, True
         if quote:

@@ -78,7 +78,7 @@ class Walker(Commands):
         if body is not None:
             return self.in_shell(call, body.parts, args, context, "string")
         source = self.read(file.text, context.shell.source) if file.text else None
-        if source is None:
+        if source is None or _reads_itself(context.shell, source):
             self.trace.unread.append(file)
             return []
         if source not in self.trace.sources:
@@ -140,6 +140,16 @@ class Walker(Commands):
             body = self.written.get(word.shown)
             if body is not None:
                 self.trace.submissions.append((_fragment(body.parts, body.span), call))
+
+
+def _reads_itself(shell: Shell, source: Source) -> bool:
+    """Whether a script would be followed inside of itself."""
+    around: Shell | None = shell
+    while around is not None:
+        if source.path is not None and around.source.path == source.path:
+            return True
+        around = around.parent
+    return False
 
 
 def _kind(outer: Shell, layers: tuple[Layer, ...]) -> str:

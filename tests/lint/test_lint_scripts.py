@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from allranks.lint.engine import Settings, lint
+from allranks.lint.finding import NOTE
 
 FILES = {
     "srun_env.sh": """#!/bin/bash
@@ -166,3 +167,16 @@ def test_a_whole_script(name: str, tmp_path: Path) -> None:
     report = lint([tmp_path / name], Settings())
     found = {(each.rule, each.span.line, each.severity.word) for each in report.findings}
     assert found == EXPECTED[name]
+
+
+GOLDEN = [
+    path
+    for path in sorted((Path(__file__).parents[1] / "script" / "golden").glob("*.sh"))
+    if path.stem != "odd.every-directive"  # its author names one log for all tasks of an array
+]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_what_allranks_writes_itself_is_clean(path: Path) -> None:
+    report = lint([path], Settings())
+    assert not [each.message for each in report.findings if each.severity > NOTE]

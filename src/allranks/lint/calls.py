@@ -46,7 +46,7 @@ class Layer:
 
     name: str
     kind: str
-    """``srun``, ``mpi``, ``container``, ``wrapper``, ``remote``."""
+    """``srun``, ``mpi``, ``container``, ``wrapper``, ``remote``, ``unknown``."""
     options: Options
     span: Span
     words: tuple[Word, ...] = ()

@@ -90,7 +90,7 @@ def slurm_options(words: Sequence[Word], table: OptionTable) -> tuple[Options, i
     return Options(tuple(found)), at
 
 
-_PROGRAM = re.compile(
+PROGRAM = re.compile(
     r"^(.*/)?(torchrun|python[\d.]*|bash|sh|accelerate|deepspeed|singularity|apptainer|shifter|env|numactl|nsys|uv|conda)$"
 )
 _HINT = re.compile(r"ARG|OPT|FLAG|SRUN|DISTRIBUTED|PARAM", re.I)
@@ -107,7 +107,7 @@ def _may_be_options(word: Word, rest: Sequence[Word], by_rest: bool = False) -> 
     if _HINT.search(part.name):
         return True
     following = rest[0].start
-    return by_rest and (following.startswith("-") or _PROGRAM.match(following) is not None)
+    return by_rest and (following.startswith("-") or PROGRAM.match(following) is not None)
 
 
 def _long(words: Sequence[Word], at: int, table: OptionTable) -> tuple[list[Option], int]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allranks.lint.calls import Layer, command_name
-from allranks.lint.options import Options, plain_options, slurm_options
-from allranks.lint.shell.model import Word
+from allranks.lint.options import PROGRAM, Options, plain_options, slurm_options
+from allranks.lint.shell.model import Variable, Word
 from allranks.lint.slurm_options import SRUN
 
 
@@ -115,6 +115,10 @@ def peel(words: Sequence[Word]) -> tuple[tuple[Layer, ...], tuple[Word, ...]]:
     rest = tuple(words)
     while rest and len(layers) < 12:
         name = command_name(rest[0])
+        if not name and _may_be_nothing(rest):
+            layers.append(Layer("", "unknown", Options(), rest[0].span, rest[:1]))
+            rest = rest[1:]
+            continue
         taken = _take(name, rest)
         if taken is None or (taken[1] >= len(rest) and name not in ("srun", *MPI)):
             break
@@ -122,6 +126,16 @@ def peel(words: Sequence[Word]) -> tuple[tuple[Layer, ...], tuple[Word, ...]]:
         layers.append(Layer(name, kind, options, rest[0].span, rest[:count]))
         rest = rest[count:]
     return tuple(layers), rest
+
+
+def _may_be_nothing(words: tuple[Word, ...]) -> bool:
+    """``"${wrapper[@]}" python …``: a list that is not known, before a program that is.
+
+    It may be empty, or hold srun: what it runs is followed, where it runs is not known.
+    """
+    part = words[0].parts[0] if len(words) > 1 and len(words[0].parts) == 1 else None
+    listed = isinstance(part, Variable) and part.index in ("@", "*")
+    return listed and PROGRAM.match(words[1].start) is not None
 
 
 def _take(name: str, words: tuple[Word, ...]) -> tuple[Options, int, str] | None:

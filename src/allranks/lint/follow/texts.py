@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from allranks.lint.bindings import bind
-from allranks.lint.calls import REMOTE, TASK, Call, Layer, Shell
+from allranks.lint.calls import REMOTE, TASK, UNKNOWN, Call, Layer, Shell
 from allranks.lint.follow.commands import Commands
 from allranks.lint.follow.trace import Context
 from allranks.lint.shell.model import Literal, Part, Word
@@ -92,14 +92,17 @@ class Walker(Commands):
             return []
         if source not in self.trace.sources:
             self.trace.sources.append(source)
-        return self.statements(parse(source).statements, replace(context, inside="worker"))
+        return self.statements(
+            parse(source).statements, replace(context, inside=_inside(context, "worker"))
+        )
 
     def string(self, parts: Sequence[Part], context: Context, inside: str) -> list[Call]:
         """Text that this very shell reads again."""
         if not parts or not isinstance(parts[0], Literal):
             return []
         fragment = _fragment(parts, parts[0].span)
-        return self.statements(parse(fragment).statements, replace(context, inside=inside))
+        inner = replace(context, inside=_inside(context, inside))
+        return self.statements(parse(fragment).statements, inner)
 
     def handler(self, word: Word, context: Context) -> list[Call]:
         if word.text in ("", "-") or (word.text or "").startswith("-"):
@@ -129,7 +132,7 @@ class Walker(Commands):
             if item.value is not None:
                 bind(self.env, item, item.value.parts, None, exported=True)
         self.positional(args)
-        inner = replace(context, shell=shell, inside=inside, function="")
+        inner = replace(context, shell=shell, inside=_inside(context, inside), function="")
         made = self.statements(parse(source).statements, inner)
         self.env = env
         self.trace.functions = functions
@@ -140,6 +143,11 @@ class Walker(Commands):
             body = self.written.get(word.shown)
             if body is not None:
                 self.trace.submissions.append((_fragment(body.parts, body.span), call))
+
+
+def _inside(context: Context, now: str) -> str:
+    """What runs inside ``$(…)`` or a handler stays inside, however many shells are between."""
+    return context.inside if context.inside in ("substitution", "trap") else now
 
 
 def _reads_itself(shell: Shell, source: Source) -> bool:
@@ -157,7 +165,7 @@ def _kind(outer: Shell, layers: tuple[Layer, ...]) -> str:
         return REMOTE
     if any(layer.starts for layer in layers):
         return TASK
-    return outer.kind if outer.kind != TASK else TASK
+    return UNKNOWN if any(layer.kind == "unknown" for layer in layers) else outer.kind
 
 
 def _joined(words: Sequence[Word]) -> tuple[Part, ...]:

@@ -40,7 +40,9 @@ def starts_elsewhere(job: JobScript) -> bool:
     """Whether something in the script may start processes on other nodes that we do not follow."""
     if any(not call.inside and _unfollowed(call) for call in job.calls):
         return True
-    return any(layer.kind == "remote" for call in job.calls for layer in call.all_layers)
+    return any(
+        layer.kind in ("remote", "unknown") for call in job.calls for layer in call.all_layers
+    )
 
 
 def _unfollowed(call: Call) -> bool:

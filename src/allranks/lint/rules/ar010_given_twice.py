@@ -16,12 +16,16 @@ RULE = Rule(
     name="given-twice",
     title="The option is given again with another value",
     why="""sbatch keeps the last value of an option, without a word about the first. That is so for lists
-    too: two lines of --mail-type or --gres do not add up, the second replaces the first.""",
-    symptoms=("the job has other resources than it asked for", "no mail comes"),
+    too: two lines of --gres do not add up, the second replaces the first. Only --mail-type adds up.""",
+    symptoms=("the job has other resources than it asked for",),
     bad=example("srun python train.py", "--nodes=1", "--time=10", "--nodes=4"),
     good=example("srun python train.py", "--nodes=4", "--time=10"),
-    clean=(example("srun python train.py", "-N 2", "--nodes=2", "##SBATCH --nodes=4"),),
+    clean=(
+        example("srun python train.py", "-N 2", "--nodes=2", "##SBATCH --nodes=4"),
+        example("srun python train.py", "--mail-type=BEGIN", "--mail-type=END", "--mail-type=FAIL"),
+    ),
 )
+_ADD_UP = frozenset({"mail-type", "container-mounts", "container-env"})
 
 
 def check(job: JobScript) -> Iterator[Finding]:
@@ -32,15 +36,13 @@ def check(job: JobScript) -> Iterator[Finding]:
         key = (line.component, option.name)
         before = seen.get(key)
         seen[key] = (option, value, line.span)
-        if before is None or before[1] == value:
+        if before is None or before[1] == value or option.name in _ADD_UP:
             continue
-        mail = option.name in ("mail-type", "mail-user", "constraint", "job-name", "comment")
+        mild = option.name in ("mail-user", "constraint", "job-name", "comment")
         yield RULE.at(
             option.span,
             f"--{option.name} was {before[1] or 'given'} on line {before[2].line}; only {value or 'this one'} counts.",
-            help="Join them with a comma: --mail-type=BEGIN,END,FAIL"
-            if option.name == "mail-type"
-            else "Remove the one that is not meant.",
-            severity=NOTE if mail else WARNING,
+            help="Remove the one that is not meant.",
+            severity=NOTE if mild else WARNING,
             related=[before[2]],
         )

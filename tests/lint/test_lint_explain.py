@@ -71,3 +71,24 @@ def test_the_picture(script: str, picture: str) -> None:
 def test_it_fits_eighty_columns() -> None:
     text = explain(JobScript(Source("job.sh", TORCHRUN)))
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_launcher_that_goes_to_the_other_nodes_is_drawn_on_all_of_them() -> None:
+    text = "#!/bin/bash\n#SBATCH -N 2 --gres=gpu:2\ndeepspeed --hostfile hosts --num_nodes 2 --num_gpus 2 train.py\n"
+    shown = explain(JobScript(Source("job.sh", text)))
+    assert "2 nodes × deepspeed 2 = 4 processes for 4 GPUs" in shown
+    assert "rank 0 1     rank 2 3" in shown
+
+
+def test_a_list_among_the_options_of_a_container_is_no_image() -> None:
+    text = '#!/bin/bash\n#SBATCH -N 1\nsrun singularity exec "${B[@]}" --bind /a:/a "$SIF" ./run.sh x\n'
+    shown = explain(JobScript(Source("job.sh", text)))
+    assert "srun singularity run.sh" in shown
+
+
+def test_one_gpu_is_one_gpu() -> None:
+    shown = explain(
+        JobScript(Source("job.sh", "#!/bin/bash\n#SBATCH --gpus=1\nsrun python a.py\n"))
+    )
+    assert "1 GPU each" in shown
+    assert "for 1 GPU\n" in shown

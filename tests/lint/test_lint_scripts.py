@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.lint.engine import Settings, lint
+from allranks.lint.engine import Settings, lint, lint_text
 from allranks.lint.finding import NOTE
 
 FILES = {
@@ -180,3 +180,46 @@ GOLDEN = [
 def test_what_allranks_writes_itself_is_clean(path: Path) -> None:
     report = lint([path], Settings())
     assert not [each.message for each in report.findings if each.severity > NOTE]
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("#SBATCH --nodes=2 --ntasks-per-node=4 --gres=gpu:4\nset -e\n", "error"),
+        ("set -e\n#SBATCH --nodes=2 --ntasks-per-node=4 --gres=gpu:4\n", "warning"),
+    ],
+)
+def test_nothing_is_sure_where_sbatch_reads_no_directive(text: str, severity: str) -> None:
+    run = "srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$h:29500 train.py\n"
+    found = lint_text("job.sh", f"#!/bin/bash\n{text}{run}").findings
+    assert [each.severity.name.lower() for each in found if each.rule == "AR102"] == [severity]
+
+
+def test_a_settings_file_may_choose_the_rendezvous() -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1\n"
+    run = "srun accelerate launch {} --num_machines 2 --num_processes 8 --machine_rank $SLURM_PROCID train.py\n"
+    for option, severity in (("", "error"), ("--config_file c.yaml", "warning")):
+        found = lint_text("job.sh", head + run.format(option)).findings
+        assert [each.severity.name.lower() for each in found if each.rule == "AR101"] == [severity]
+
+
+def test_a_file_that_another_shell_reads_is_not_read_as_bash() -> None:
+    text = "#!/opt/bin/rc\n#SBATCH -N 2\nn=`{echo $SLURM_JOB_NUM_NODES}\nsrun -n $n ./a.out\n"
+    assert not [each for each in lint_text("job.sh", text).findings if each.severity != NOTE]
+
+
+def test_a_command_in_place_of_a_mark_is_told() -> None:
+    text = "#!/bin/bash\n#SBATCH -N 1\n!#SBATCH --time=10\nsrun python train.py\n"
+    assert "AR018" in {each.rule for each in lint_text("job.sh", text).findings}
+
+
+def test_the_address_of_a_first_line_is_not_replaced() -> None:
+    text = "#!$HOME/bin/bash\n#SBATCH -N 1\nsrun python train.py\n"
+    assert "AR004" in {each.rule for each in lint_text("job.sh", text).findings}
+
+
+def test_deepspeed_without_hosts_stays_alone() -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=2 --gres=gpu:4\n"
+    for option, told in (("", True), ("--hostfile hosts ", False)):
+        text = f"{head}deepspeed {option}--num_nodes=2 --num_gpus=4 train.py\n"
+        assert ("AR103" in {each.rule for each in lint_text("job.sh", text).findings}) is told

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allranks.errors import UsageError, did_you_mean
-from allranks.lint.finding import NOTE, Finding
+from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.registry import Registered, all_rules, rule_of
 from allranks.lint.source import Source
@@ -118,7 +118,7 @@ def _script(source: Source, settings: Settings, report: Report) -> Iterator[Find
         yield _stopped("The script could not be followed", error, source)
         return
     report.jobs.append(job)
-    yield from _run(lambda each: each.script, (job,), source)
+    yield from _job(job, source)
     if settings.related:
         from allranks.lint.related import launched_files
 
@@ -135,6 +135,13 @@ def _script(source: Source, settings: Settings, report: Report) -> Iterator[Find
         yield from shellcheck(source)
 
 
+def _job(job: JobScript, source: Source) -> Iterator[Finding]:
+    """The findings in a job; nothing is sure about its size where sbatch reads none of its directives."""
+    for each in _run(lambda rule: rule.script, (job,), source):
+        unsure = bool(job.directives.meant) and each.rule.startswith(("AR1", "AR2", "AR3"))
+        yield replace(each, severity=WARNING) if unsure and each.severity == ERROR else each
+
+
 def _submitted(job: JobScript, settings: Settings, report: Report) -> Iterator[Finding]:
     """The job scripts that a script writes and hands to sbatch."""
     for written, _ in job.trace.submissions[:8]:
@@ -145,7 +152,7 @@ def _submitted(job: JobScript, settings: Settings, report: Report) -> Iterator[F
             continue
         if inner.is_batch:
             report.jobs.append(inner)
-            yield from _run(lambda each: each.script, (inner,), job.source)
+            yield from _job(inner, job.source)
 
 
 def _python(source: Source) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from allranks.lint.calls import BATCH, TASK
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import OTHER, PYTHON, Launch
+from allranks.lint.launches import DEEPSPEED, OTHER, PYTHON, Launch
 from allranks.lint.processes import Processes
 from allranks.lint.shell.model import Part, Word
 from allranks.lint.values import (
@@ -55,7 +55,8 @@ def _asks(job: JobScript) -> str:
     words = [_count(ask.nodes, "node")]
     if ask.asks_for_gpus:
         kind = f" {ask.gpu_type}" if ask.gpu_type else ""
-        words.append(f"{_number(ask.gpus_per_node)}{kind} GPUs each")
+        many = "" if ask.gpus_per_node == 1 else "s"
+        words.append(f"{_number(ask.gpus_per_node)}{kind} GPU{many} each")
     words.append(f"{_count(ask.tasks_per_node, 'task')} per node")
     if ask.cpus_per_task:
         words.append(f"{_count(ask.cpus_per_task, 'CPU')} per task")
@@ -76,15 +77,28 @@ def sentence(job: JobScript, launch: Launch, made: Processes) -> str:
     """``2 nodes × 1 task × torchrun 4 = 8 processes for 8 GPUs``."""
     shape, ask = made.shape, job.allocation
     words = [_count(shape.nodes, "node"), f"{_count(shape.tasks_per_node, 'task')}"]
-    if launch.kind not in (PYTHON, OTHER):
+    if _goes_itself(launch, made):
+        each = made.each // made.told_nodes if made.each and made.told_nodes else None
+        words = [_count(made.told_nodes, "node"), f"{launch.written} {_number(each)}"]
+    elif launch.kind not in (PYTHON, OTHER):
         words.append(f"{launch.written} {_number(made.each)}")
     total = f"{_number(made.total)} process{'' if made.total == 1 else 'es'}"
     gpus = ask.gpus_per_node
-    have = f" for {gpus * shape.nodes} GPUs" if gpus and shape.nodes else ""
+    machines = shape.nodes
+    if _goes_itself(launch, made):
+        machines = made.told_nodes or ask.nodes
+    have = f" for {_count(gpus * machines, 'GPU')}" if gpus and machines else ""
     told = ""
     if made.told_total is not None and made.total is not None and made.told_total != made.total:
         told = f"; the ranks are told of {made.told_total}"
     return f"{' × '.join(words)} = {total}{have}{told}"
+
+
+def _goes_itself(launch: Launch, made: Processes) -> bool:
+    """A launcher that starts the other nodes from the first one."""
+    if launch.kind != DEEPSPEED or launch.step is not None:
+        return False
+    return made.told_nodes is None or made.told_nodes > 1
 
 
 def _meeting(launch: Launch) -> Iterator[str]:
@@ -136,11 +150,14 @@ def _address(word: Word) -> tuple[Part, ...]:
 
 
 def _picture(made: Processes, launch: Launch) -> Iterator[str]:
-    nodes, tasks = made.shape.nodes, made.shape.tasks_per_node
-    if not nodes or not tasks or not made.each or nodes * tasks * made.each > 4096:
+    nodes, tasks, each = made.shape.nodes, made.shape.tasks_per_node, made.each
+    if _goes_itself(launch, made):
+        nodes, tasks = made.told_nodes, 1
+        each = made.each // nodes if made.each and nodes else None
+    if not nodes or not tasks or not each or nodes * tasks * each > 4096:
         return
     columns = []
-    per_node = tasks * made.each
+    per_node = tasks * each
     for node in range(min(nodes, _MOST_NODES)):
         first = node * per_node
         ranks = [str(first + rank) for rank in range(min(per_node, _MOST_RANKS))]

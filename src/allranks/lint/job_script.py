@@ -109,7 +109,7 @@ class JobScript:
 
 
 _OTHER_LANGUAGES = re.compile(
-    r"^#!.*\b(python[\d.]*|perl|Rscript|julia|t?csh|fish|ruby|node|lua)\b"
+    r"^#!.*\b(python[\d.]*|perl|Rscript|julia|t?csh|fish|ruby|node|lua)\b|^#!.*/rc\b"
 )
 
 

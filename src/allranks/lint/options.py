@@ -110,6 +110,13 @@ def _may_be_options(word: Word, rest: Sequence[Word], by_rest: bool = False) -> 
     return by_rest and (following.startswith("-") or PROGRAM.match(following) is not None)
 
 
+def _listed(word: Word, rest: Sequence[Word]) -> bool:
+    """``"${BINDS[@]}"`` with an option behind it is itself a list of options."""
+    part = word.parts[0] if len(word.parts) == 1 else None
+    listed = isinstance(part, Variable) and part.index in ("@", "*")
+    return listed and bool(rest) and rest[0].start.startswith("-")
+
+
 def _long(words: Sequence[Word], at: int, table: OptionTable) -> tuple[list[Option], int]:
     word = words[at]
     written, equals, _ = word.start.partition("=")
@@ -169,7 +176,9 @@ def plain_options(
         if start == "--":
             return Options(tuple(found)), at + 1
         if not start.startswith("-"):
-            if not start and _may_be_options(word, words[at + 1 :]):
+            if not start and (
+                _may_be_options(word, words[at + 1 :]) or _listed(word, words[at + 1 :])
+            ):
                 at += 1
                 continue
             break

@@ -43,6 +43,12 @@ def check(job: JobScript) -> Iterator[Finding]:
             "is not understood.",
             help="Type the line again: #!/bin/bash -l",
         )
+    elif re.match(r"^#!\s*[$~]", first):
+        yield RULE.at(
+            job.source.span(0, len(first)),
+            "Nothing replaces variables or ~ in the first line: there is no such program.",
+            help="Write the whole path, as in #!/bin/bash, or #!/usr/bin/env NAME.",
+        )
 
 
 def _missing(job: JobScript) -> Iterator[Finding]:

@@ -22,9 +22,11 @@ RULE = Rule(
     clean=(
         "#!/bin/bash\n#SBATCH --nodes=1\n##SBATCH --gres=gpu:4\n# SBATCH -n 2\n#BATCH of images\nsrun a.out\n",
         "#!/bin/bash\n#PBS -l nodes=2\nmpirun python train.py\n",
+        "#!/bin/bash\n#SBATCH --nodes=1\ncat > job.sh <<'EOF'\n!#SBATCH --time=1\nEOF\nsrun a.out\n",
     ),
 )
 _MARK = re.compile(r"^#([A-Za-z]{4,8})[ \t]+-{1,2}[A-Za-z]", re.M)
+_COMMAND = re.compile(r"^[!$%/.;:]{1,2}#SBATCH[ \t]+-{1,2}[A-Za-z]", re.M)
 
 
 def check(job: JobScript) -> Iterator[Finding]:
@@ -42,5 +44,21 @@ def check(job: JobScript) -> Iterator[Finding]:
             f"#{word} is not #SBATCH: sbatch takes the line for a comment.",
             help="Write #SBATCH.",
             fix=[Edit(place, "SBATCH")],
+            severity=WARNING,
+        )
+    yield from _commands(job)
+
+
+def _commands(job: JobScript) -> Iterator[Finding]:
+    """``!#SBATCH`` is a command, and ends what sbatch reads."""
+    starts = {call.span.start for call in job.calls if call.shell is job.shell}
+    for match in _COMMAND.finditer(job.source.text):
+        if match.start() not in starts:
+            continue
+        word = match[0].split()[0]
+        yield RULE.at(
+            job.source.span(match.start(), match.start() + len(word)),
+            f"{word} is a command, which bash does not find; sbatch reads no directive from here on.",
+            help="Write #SBATCH at the beginning of the line, or ##SBATCH to switch it off.",
             severity=WARNING,
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import ACCELERATE
+from allranks.lint.launches import ACCELERATE, Launch
 from allranks.lint.rule import Rule
 from allranks.lint.rules.common import RANK_OPTIONS, meets_by_c10d, ranks_of_batch
 
@@ -58,19 +58,27 @@ def check(job: JobScript) -> Iterator[Finding]:
             ):
                 place = variable.span
             hidden = meets_by_c10d(launch)
+            certain = launch.certain and not _settings_elsewhere(launch)
             yield RULE.at(
                 place,
                 f"{name} is ${variable.name} of the batch shell, which is 0: all nodes get rank 0. "
-                + _end(hidden, launch.kind),
+                + _end(hidden, launch),
                 help=f"Let each task replace it: srun bash -c '… {name}=${variable.name} …', in single "
                 f"quotes, or write \\${variable.name} inside double quotes.",
-                severity=NOTE if hidden else ERROR if nodes and launch.certain else WARNING,
+                severity=NOTE if hidden else ERROR if nodes and certain else WARNING,
             )
             break
 
 
-def _end(hidden: bool, kind: str) -> str:
+def _settings_elsewhere(launch: Launch) -> bool:
+    """Whether a settings file may choose another rendezvous."""
+    return launch.kind == ACCELERATE and launch.options.has("config-file")
+
+
+def _end(hidden: bool, launch: Launch) -> str:
+    if not hidden and _settings_elsewhere(launch) and not launch.options.has("rdzv-backend"):
+        return "They wait for each other and never start, unless the settings file says rdzv_backend: c10d."
     if not hidden:
         return "They wait for each other and never start."
-    more = " (and same_network is off)" if kind == ACCELERATE else ""
+    more = " (and same_network is off)" if launch.kind == ACCELERATE else ""
     return f"It goes well only because the c10d rendezvous gives out the ranks itself{more}."

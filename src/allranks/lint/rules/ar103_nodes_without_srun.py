@@ -31,6 +31,7 @@ RULE = Rule(
         _HEAD + "python preprocess.py\nsrun python train.py\n",
         _HEAD + "bash run.sh\n",
         _HEAD + "horovodrun -np 8 -H a:4,b:4 python train.py\n",
+        _HEAD + "python write_hosts.py\ndeepspeed --hostfile hosts train.py\n",
     ),
 )
 
@@ -42,9 +43,14 @@ def check(job: JobScript) -> Iterator[Finding]:
     started = [each for each in job.launches if each.step is not None]
     if started or (job.trace.unread and _runs_unread(job)):
         return
+    if any(each.kind in (DEEPSPEED, HOROVODRUN) and _goes_itself(each) for each in job.launches):
+        return  # what stands beside it prepares something
     for launch in job.launches:
         if launch.kind == OTHER or _goes_itself(launch):
             continue
+        if launch.kind == DEEPSPEED and launch.options.has("num-nodes", "launcher"):
+            yield from _without_hosts(job, launch)
+            return
         nodes = job.allocation.text("nodes")
         told = job.processes(launch).told_nodes
         waits = told is not None and told > 1
@@ -61,6 +67,20 @@ def check(job: JobScript) -> Iterator[Finding]:
         return
 
 
+def _without_hosts(job: JobScript, launch: Launch) -> Iterator[Finding]:
+    """DeepSpeed's launcher knows other nodes from a host file only."""
+    nodes = job.processes(launch).told_nodes
+    if "/job/hostfile" in job.source.text or nodes is None or nodes < 2:
+        return
+    yield RULE.at(
+        launch.span,
+        f"deepspeed is to use {nodes} nodes, but finds them in a host file only, and none is given: "
+        "it stops, unless /job/hostfile is there.",
+        help="Write the nodes of the job into a file and give it with --hostfile, or start torchrun by srun.",
+        severity=WARNING,
+    )
+
+
 def _goes_itself(launch: Launch) -> bool:
     if launch.kind == PYTHON and launch.script is not None:
         return bool(
@@ -71,9 +91,7 @@ def _goes_itself(launch: Launch) -> bool:
             )
         )
     if launch.kind == DEEPSPEED:
-        return launch.options.has(
-            "hostfile", "H", "launcher", "include", "i", "num-nodes", "no-ssh"
-        )
+        return launch.options.has("hostfile", "H", "include", "i", "no-ssh")
     hosts = launch.options.has("H", "hosts", "hostfile", "host-file", "host-discovery-script")
     return launch.kind == HOROVODRUN and hosts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allranks.lint.calls import Call
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.launches import PYTHON
@@ -30,6 +31,11 @@ RULE = Rule(
 )
 
 
+def _prints(call: Call) -> bool:
+    """``head=$(srun … hostname)``: a step that starts no part of the training."""
+    return call.inside == "substitution" or call.name in ("hostname", "nvidia-smi", "echo", "date")
+
+
 def check(job: JobScript) -> Iterator[Finding]:
     """Python in the batch shell, where nothing in the script starts tasks."""
     ask = job.allocation
@@ -38,7 +44,7 @@ def check(job: JobScript) -> Iterator[Finding]:
         return
     if any(launch.step is not None or launch.kind != PYTHON for launch in job.launches):
         return
-    if any(layer.starts for call in job.calls for layer in call.layers):
+    if any(layer.starts for call in job.calls if not _prints(call) for layer in call.layers):
         return
     if [word for word in job.trace.unread if not (word.text or "").endswith("activate")]:
         return

@@ -31,6 +31,7 @@ RULE = Rule(
         example("srun torchrun $ARGS train.py", "--nodes=2", "--ntasks-per-node=1"),
         example("export PET_NNODES=2\nsrun torchrun --nproc_per_node=4 train.py", "--nodes=2"),
         example("srun torchrun --standalone --nproc_per_node=4 train.py", "--nodes=1"),
+        example("srun torchrun --nnodes=2 --nproc_per_node=4 \\ \n--rdzv_endpoint=$h:29500 train.py", "--nodes=2"),
     ),
 )  # fmt: skip
 
@@ -41,6 +42,8 @@ def check(job: JobScript) -> Iterator[Finding]:
         nodes = job.shape(launch).nodes
         if nodes is None or nodes < 2 or not alone(job, launch) or told_elsewhere(launch):
             continue
+        if launch.script is None:
+            continue  # cut off by a blank behind a backslash: a rule of its own
         if launch.kind in (TORCHRUN, LAUNCH, ACCELERATE):
             yield from _per_node(job, launch, nodes)
         elif launch.kind == DEEPSPEED:
@@ -55,10 +58,15 @@ def _per_node(job: JobScript, launch: Launch, nodes: int) -> Iterator[Finding]:
         else ("--nnodes", "--rdzv_endpoint")
     )
     if told == 1 or launch.options.has("standalone"):
+        if told is not None and told > 1:
+            end = f"--standalone keeps each copy for itself, and each waits for {told} nodes."
+        elif launch.options.has("rdzv-endpoint") and not launch.options.has("standalone"):
+            end = "each copy is told of one node only: one of them trains, or each does on its own."
+        else:
+            end = f"each copy is told of one node only: {nodes} trainings on their own."
         yield RULE.at(
             launch.span,
-            f"{launch.written} runs on {nodes} nodes, but each copy is told of one node only: "
-            f"{nodes} trainings on their own.",
+            f"{launch.written} runs on {nodes} nodes, but {end}",
             help=f"Give {number}=$SLURM_NNODES and {address} with the first node's name.",
             severity=ERROR if launch.certain else WARNING,
         )

@@ -23,6 +23,7 @@ RULE = Rule(
         example("srun python train.py | tee train.log\nexit ${PIPESTATUS[0]}", "--nodes=2"),
         example("srun hostname | tee hosts\nsrun python train.py", "--nodes=2"),
         example("srun python train.py > >(tee train.log)", "--nodes=2"),
+        example("srun python train.py | tee train.log &\nwait", "--nodes=2"),
     ),
 )
 
@@ -33,8 +34,8 @@ def check(job: JobScript) -> Iterator[Finding]:
         return
     for launch in job.launches:
         call = launch.call
-        if not call.piped_to or call.inside == "substitution":
-            continue
+        if not call.piped_to or call.inside == "substitution" or call.background:
+            continue  # what is in the background ends with its wait, which has rules of its own
         last = call.piped_to[-1]
         yield RULE.at(
             last.span,

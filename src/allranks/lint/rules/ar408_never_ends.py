@@ -24,11 +24,14 @@ RULE = Rule(
     clean=(
         example("python server.py &\nsrun python client.py\nkill %1\nwait", "--nodes=1"),
         example("srun python train.py &\nwait", "--nodes=1"),
+        example(
+            "uv run uvicorn api:app &\nserver=$!\nsrun python train.py\nkill $server", "--nodes=1"
+        ),
         example("tensorboard --logdir x &\nsrun python train.py", "--nodes=1"),
     ),
 )
 _ENDLESS = frozenset({"tensorboard", "redis-server", "watch", "vmstat", "iostat", "dstat", "sar", "mlflow", "jupyter",
-                      "nvitop", "jupyter-lab"})  # fmt: skip
+                      "nvitop", "jupyter-lab", "uvicorn", "gunicorn", "vllm-serve"})  # fmt: skip
 _SERVER = re.compile(r"server|monitor|daemon|\bserve\b", re.I)
 
 
@@ -62,4 +65,6 @@ def _is_endless(call: Call) -> bool:
             word in ("dmon", "pmon", "-l") or word.startswith(("--loop", "-l", "-lms"))
             for word in words
         )
+    if call.name in ("vllm", "ollama", "trl", "sglang", "ray"):
+        return any(word in ("serve", "vllm-serve", "--block") for word in words[:8])
     return call.name in ("python", "python3") and any(_SERVER.search(word) for word in words[:3])

@@ -27,14 +27,19 @@ RULE = Rule(
         '#!/bin/bash\ncd "$(dirname "$0")"\npython train.py\n',
         example('echo "usage: $0"\nsrun python train.py', "--nodes=1"),
         example("cp $0 $OUT/job.sh\nsrun python train.py", "--nodes=1"),
+        example(
+            'here=$(dirname "$0")\nfile=$(scontrol show job "$SLURM_JOB_ID" | grep Command=)\n'
+            'here=$(dirname "${file#*=}")\ncd "$here"',
+            "--nodes=1",
+        ),
     ),
 )
 
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Paths made from ``$0`` in the batch shell."""
-    if not job.is_batch:
-        return
+    if not job.is_batch or "scontrol show job" in job.source.text:
+        return  # Slurm is asked where the file is
     for call, variable in job.reads():
         if variable.name not in ("0", "BASH_SOURCE") or variable.shell is None:
             continue
@@ -57,6 +62,6 @@ def check(job: JobScript) -> Iterator[Finding]:
             f"{variable.span.text} is Slurm's own copy of this script, not your file"
             + ("; its folder is Slurm's." if folder else "; it is gone when the job ends."),
             help="Use $SLURM_SUBMIT_DIR, or write the path." if folder else "Name the file itself.",
-            severity=WARNING if folder else NOTE,
+            severity=WARNING if folder and call.certain else NOTE,
         )
         return

@@ -25,6 +25,7 @@ RULE = Rule(
             "srun python train.py --out /path/$USER", "--mail-user=me@example.org", "--nodes=1"
         ),
         "#!/bin/bash\n#SBATCH --account={{ account }}\nsrun python train.py\n",
+        "#!/bin/bash\n# source /path/to/venv/bin/activate\ncd $HOME/path\nsrun python train.py\n",
     ),
 )
 _EMPTY = re.compile(
@@ -49,6 +50,7 @@ def check(job: JobScript) -> Iterator[Finding]:
                 help="Write your own value, or remove the line.",
                 severity=ERROR if " " in match[0] else WARNING,
             )
+    yield from _folders(job)
     for launch in job.launches:
         words = [word for word in launch.call.words if word.span.source is job.source]
         for word in words:
@@ -60,3 +62,19 @@ def check(job: JobScript) -> Iterator[Finding]:
                     severity=WARNING,
                 )
                 break
+
+
+def _folders(job: JobScript) -> Iterator[Finding]:
+    """``source /path/to/venv/bin/activate`` and ``cd /path/to/project`` of a job."""
+    if not job.is_batch:
+        return
+    for call in job.named("source", ".", "cd"):
+        for word in call.args[:1]:
+            if call.span.source is job.source and (match := _EMPTY.search(word.text or "")):
+                yield RULE.at(
+                    word.span,
+                    f"'{match[0]}' is meant to be replaced by a value of yours.",
+                    help="Write your own path here.",
+                    severity=WARNING,
+                )
+                return

@@ -81,6 +81,15 @@ def check(job: JobScript) -> Iterator[Finding]:
                 help="Give one, or remove the line.",
                 severity=NOTE if option.name in ("mail-user", "mail-type", "comment") else WARNING,
             )
+        elif option.written.startswith("--") and value.startswith("="):
+            refused = form is not None or option.name in ("partition", "account", "qos", "gres")
+            yield RULE.at(
+                option.span,
+                f"The value of {option.written} is '{value}', with the equals sign"
+                + (": sbatch refuses it." if refused else "."),
+                help=f"Write {option.written}=VALUE, without blanks and with one equals sign.",
+                severity=ERROR if refused else WARNING,
+            )
         elif form is not None and not form.match(value) and not _filled_in(value):
             yield RULE.at(
                 option.span, f"sbatch cannot read '{value}' as {_what(option)}.", help=_help(option)

@@ -36,10 +36,15 @@ RULE = Rule(
         ),
         example("module load anaconda\nconda activate torch\nsrun python train.py", "--nodes=1"),
         example("source activate torch\nsrun python train.py", "--nodes=1"),
+        example(
+            "module purge\nmodule load conda\nconda activate torch\nsrun python train.py",
+            "--nodes=1",
+        ),
     ),
 )
+_EMPTY = ("purge", "list", "avail", "use", "reset", "unload")
 _PREPARED = re.compile(
-    r"conda\.sh|bashrc|bash_profile|\.profile\b|conda shell|conda init|__conda_setup|condarc|hook|setup",
+    r"conda\.sh|bashrc|bash_profile|\.profile\b|conda shell|__conda_setup|condarc|hook|setup",
     re.I,
 )
 
@@ -49,6 +54,8 @@ def check(job: JobScript) -> Iterator[Finding]:
     if not job.is_batch or re.match(r"#!\s*\S+(\s+\S+)?\s+-\w*[li]", job.source.line(1)):
         return
     for call in job.calls:
+        if call.name in ("module", "ml") and call.args and call.args[0].text in _EMPTY:
+            continue
         if call.name in ("module", "ml", "spack", "source", ".", "eval") or _PREPARED.search(
             call.span.text
         ):

@@ -26,11 +26,15 @@ RULE = Rule(
         example('test "$A" = 3\nexpr 1 = 2\n[ "$A" = 3 ]\nA= python train.py\necho = 3', "--nodes=1"),
         example("export A=1 B=2\nA=1 B=2 srun python train.py lr = 3\n$RUN --a=3", "--nodes=1"),
         example("(( A = 5 ))\nfor ((i = 0; i < 3; i++)); do srun python train.py; done", "--nodes=1"),
+        example("A=$(echo $B | tr '=' ' ')\ncut -d = -f 1 x\ntr = ' ' < x\nrun_it '=' x", "--nodes=1"),
         example('let "A = 5"\ndeclare -i A=5\nsrun python train.py', "--nodes=1"),
     ),
 )  # fmt: skip
 _NAME = re.compile(r"^[A-Za-z_]\w*$")
-_COMMANDS = frozenset({"test", "expr", "echo", "printf", "let", "print", "alias", "sqlite3", "bc"})
+_COMMANDS = frozenset(
+    "test expr echo printf let print alias sqlite3 bc tr grep egrep fgrep awk gawk sed cut sort paste column "
+    "find jq yq perl python python3 diff split figlet banner join".split()
+)
 _EXPORTS = frozenset({"export", "declare", "readonly", "local", "typeset"})
 _DOLLAR = re.compile(r"^\$(?:\w+|\{\w+\})=\S")
 
@@ -39,6 +43,8 @@ def check(job: JobScript) -> Iterator[Finding]:
     """Commands that were meant to be assignments."""
     for call in job.calls:
         if call.span.source is not job.source or not call.words or call.layers:
+            continue
+        if call.inside == "substitution" or call.piped_to:
             continue
         found = _wrong(call)
         if found is None:
@@ -71,7 +77,12 @@ def _wrong(call: Call) -> tuple[Span, str] | None:
     if len(words) == 1 and _DOLLAR.match(call.span.text):
         return call.span, "the name is replaced by its value first"
     second = words[1] if len(words) > 1 else ""
-    if second == "=" and _NAME.match(first) and first not in _COMMANDS:
+    if (
+        second == "="
+        and call.words[1].span.text == "="
+        and _NAME.match(first)
+        and first not in _COMMANDS
+    ):
         return call.words[0].span.to(call.words[1].span), f"{first} is run with the argument ="
     return None
 

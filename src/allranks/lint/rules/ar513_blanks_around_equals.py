@@ -31,10 +31,11 @@ RULE = Rule(
     ),
 )  # fmt: skip
 _NAME = re.compile(r"^[A-Za-z_]\w*$")
-_COMMANDS = frozenset(
-    "test expr echo printf let print alias sqlite3 bc tr grep egrep fgrep awk gawk sed cut sort paste column "
-    "find jq yq perl python python3 diff split figlet banner join".split()
-)
+_COMMANDS = frozenset({
+    "test", "expr", "echo", "printf", "let", "print", "alias", "sqlite3", "bc", "tr", "grep", "egrep", "fgrep",
+    "awk", "gawk", "sed", "cut", "sort", "paste", "column", "find", "jq", "yq", "perl", "python", "python3",
+    "diff", "split", "join",
+})  # fmt: skip
 _EXPORTS = frozenset({"export", "declare", "readonly", "local", "typeset"})
 _DOLLAR = re.compile(r"^\$(?:\w+|\{\w+\})=\S")
 

@@ -90,6 +90,7 @@ def test_any_text(text: str) -> None:
         "#SBATCH -N 2\nsrun torchrun --nnodes=$((1/0)) --nproc_per_node=$((2**99999)) train.py\n",
         "source ~nobody-of-this-name/x.sh\nbash ~nobody-of-this-name/y.sh\n",
         "eval eval eval eval 'eval x'\n",
+        "#SBATCH -N 2\nsrun \\ \n  python train.py\nmpirun \\ \n",
         "\ufeff#!/bin/bash\n#SBATCH -N 1\n",
     ],
 )

@@ -122,7 +122,12 @@ def _script(source: Source, settings: Settings, report: Report) -> Iterator[Find
     if settings.related:
         from allranks.lint.related import launched_files
 
-        for launched in launched_files(job):
+        try:
+            files = list(launched_files(job))
+        except Exception as error:  # noqa: BLE001
+            yield _stopped("The files that it names could not be read", error, source)
+            files = []
+        for launched in files:
             if launched.python is not None:
                 subject = (launched.python, launched)
                 yield from _run(lambda each: each.python, subject, launched.python.source)

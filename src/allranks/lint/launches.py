@@ -115,6 +115,8 @@ def _launcher(call: Call) -> Launch | None:
         return None
     name = call.name
     words = tuple(word for word in call.program if word.text != "\\")  # told by a rule of its own
+    if not words:
+        return None
     if name == "torchrun" or name == "torchrun-script":
         return _made(call, TORCHRUN, words[1:], words[0].span)
     if name == "deepspeed" or name == "ds":

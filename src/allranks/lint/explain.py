@@ -96,7 +96,7 @@ def sentence(job: JobScript, launch: Launch, made: Processes) -> str:
 
 def _goes_itself(launch: Launch, made: Processes) -> bool:
     """A launcher that starts the other nodes from the first one."""
-    if launch.kind != DEEPSPEED or launch.step is not None:
+    if launch.kind != DEEPSPEED or launch.step is not None or launch.options.has("no-ssh"):
         return False
     return made.told_nodes is None or made.told_nodes > 1
 

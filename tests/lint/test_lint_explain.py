@@ -92,3 +92,13 @@ def test_one_gpu_is_one_gpu() -> None:
     )
     assert "1 GPU each" in shown
     assert "for 1 GPU\n" in shown
+
+
+def test_the_address_of_the_first_node_is_the_first_node() -> None:
+    text = """#!/bin/bash
+#SBATCH -N 2
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR=$(getent hosts "$head" | awk '{ print $1 }')
+srun python train.py
+"""
+    assert "the first node of the job" in explain(JobScript(Source("job.sh", text)))

@@ -207,6 +207,8 @@ def _of_commands(calls: Sequence[Call]) -> str:
         if any(_asks_address(word) for word in first.args):
             return FIRST_HOST if step and _one_host(first) else OWN_ADDRESS
         return FIRST_HOST if step else OWN_HOST
+    if first.name in ("getent", "host", "nslookup", "dig") and first.args:
+        return FIRST_HOST if origin(first.args[-1].parts) == FIRST_HOST else UNKNOWN
     if first.name in ("echo", "printf") and len(first.args) == 1:
         return origin(first.args[0].parts)
     return UNKNOWN

@@ -223,3 +223,8 @@ def test_deepspeed_without_hosts_stays_alone() -> None:
     for option, told in (("", True), ("--hostfile hosts ", False)):
         text = f"{head}deepspeed {option}--num_nodes=2 --num_gpus=4 train.py\n"
         assert ("AR103" in {each.rule for each in lint_text("job.sh", text).findings}) is told
+
+
+def test_exit_0_hides_a_failed_training() -> None:
+    text = "#!/bin/bash\n#SBATCH -N 1\nsrun python train.py\necho done\nexit 0\n"
+    assert "AR403" in {each.rule for each in lint_text("job.sh", text).findings}

@@ -25,6 +25,8 @@ RULE = Rule(
         example("set -e\nsrun python train.py\necho finished", "--nodes=2"),
         example("srun python train.py || exit 1\necho finished", "--nodes=2"),
         example("srun python train.py", "--nodes=2"),
+        example("srun python train.py\nif [ $? -ne 0 ]; then exit 1; fi\nexit 0", "--nodes=2"),
+        example("set -e\nsrun python train.py\nexit 0", "--nodes=2"),
         example("srun python train.py\nsrun python evaluate.py", "--nodes=2"),
     ),
 )
@@ -53,7 +55,9 @@ def check(job: JobScript) -> Iterator[Finding]:
         return
     last = own[-1]
     rest = own[own.index(last_launch) + 1 :]
-    if last is last_launch or last.name not in _CONTENT or any(_looks(call) for call in rest):
+    if last is last_launch or any(_looks(call) for call in rest):
+        return
+    if last.name not in _CONTENT and not _succeeds(last):
         return
     if last in last_launch.piped_to:
         return
@@ -72,8 +76,13 @@ def _stops_on_error(call: Call) -> bool:
     )
 
 
+def _succeeds(call: Call) -> bool:
+    """``exit 0``, whatever was before it."""
+    return call.name == "exit" and [word.text for word in call.args] == ["0"] and call.certain
+
+
 def _looks(call: Call) -> bool:
     words = [*call.words, *(item.value for item in call.assignments if item.value is not None)]
-    return call.name in ("exit", "wait") or any(
+    return (call.name in ("exit", "wait") and not _succeeds(call)) or any(
         v.name == "?" for word in words for v in word.variables()
     )

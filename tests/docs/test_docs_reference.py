@@ -22,6 +22,14 @@ def test_reference_is_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_pages_of_the_rules_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "generate-rules", "--check"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_links(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -17,6 +17,8 @@ VERBS = {
     ),
     "submit": ("allranks.cli.submit", "Submit a training script to Slurm."),
     "script": ("allranks.cli.script", "Print the job script, without Slurm."),
+    "lint": ("allranks.cli.lint", "Say what will go wrong with a job script, and mend it."),
+    "convert": ("allranks.cli.convert", "Turn a job script into an allranks.toml."),
     "ps": ("allranks.cli.ps", "List runs and their states."),
     "logs": ("allranks.cli.logs", "Show a run's logs: merged by time, or of some ranks."),
     "resume": ("allranks.cli.resume", "Go on with a run that ended before it had finished."),

@@ -64,12 +64,16 @@ def find_accelerate_file(plan: Plan) -> AccelerateFile | None:
 
 def read_accelerate_file(path: Path) -> AccelerateFile:
     """YAML or JSON: ``accelerate config default`` writes JSON whatever the file is called."""
-    text = path.read_text("utf-8", "replace")
+    return parse_accelerate(str(path), path.read_text("utf-8", "replace"))
+
+
+def parse_accelerate(name: str, text: str) -> AccelerateFile:
+    """The same of a text that was read elsewhere."""
     try:
         values, blocks = _of_json(json.loads(text))
     except ValueError:  # what is wrong with a .json file accelerate says itself
-        values, blocks = _of_yaml("" if path.suffix == ".json" else text)
-    return AccelerateFile(str(path), values, blocks)
+        values, blocks = _of_yaml("" if name.endswith(".json") else text)
+    return AccelerateFile(name, values, blocks)
 
 
 def check_accelerate_file(plan: Plan, scheduler: str) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""The rules, one file each; ``lint/rule.py`` says what a file holds."""

@@ -1,0 +1,1 @@
+"""A shell script as words and statements, whatever its author did to it."""

@@ -185,7 +185,7 @@ def test_chdir_is_meant_from_here(here: Path) -> None:
         (
             "job.sh",
             JobError,
-            "job.sh is a job script of its own (it has #SBATCH lines).\nSubmit it with: sbatch",
+            "job.sh is a job script of its own (it has #SBATCH lines).\nSubmit it with: allranks submit",
         ),
     ],
 )

@@ -66,7 +66,7 @@ def lint(
     settings = Settings(
         select=rule_names(select),
         ignore=rule_names(ignore),
-        site=_site(site),
+        site=find_site_for(site),
         shellcheck=_has_shellcheck() if shellcheck is None else shellcheck,
     )
     if list_rules:
@@ -97,7 +97,7 @@ def _lint(files: tuple[Path, ...], settings: Settings) -> Report:
     return lint_paths(files, settings)
 
 
-def _site(name: str | None) -> Site | None:
+def find_site_for(name: str | None) -> Site | None:
     """The named site, or the cluster we are on: never a guess about another one."""
     from allranks.errors import AllranksError
     from allranks.site import find_site, load_site

@@ -14,12 +14,17 @@ from allranks.cli.job_options import JobCommand, job_options
 @click.option("--dry-run", is_flag=True, help="Check and show the script; submit nothing.")
 @click.option("--follow", "-f", is_flag=True, help="Stay and show the logs until the job ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job id and the folder as JSON.")
+@click.option("--force", is_flag=True, help="A job script of your own, though lint finds errors.")
 def submit(**parameters: Any) -> None:
-    """Submit a training script to Slurm.
+    """Submit a training script to Slurm, or a job script of your own.
 
     \b
         allranks submit --nodes 2 --gpus-per-node 4 --time 2h train.py --lr 0.1
+        allranks submit job.sh
     """
+    if _is_own(parameters["command"]):
+        _submit_own(parameters)
+        return
     from allranks.cli.planning import made_by, make_plan
 
     plan = make_plan(parameters, "slurm", detect=True)
@@ -44,6 +49,22 @@ def submit(**parameters: Any) -> None:
         from allranks.cli.following import follow_run
 
         raise click.exceptions.Exit(follow_run(submitted.run))
+
+
+def _is_own(command: tuple[str, ...]) -> bool:
+    from allranks.schedulers.own_script import is_own_script
+
+    return bool(command) and is_own_script(command[0])
+
+
+def _submit_own(parameters: dict[str, Any]) -> None:
+    from pathlib import Path
+
+    from allranks.cli.job_options import given_values
+    from allranks.cli.own_script import submit_script
+
+    script, *args = parameters["command"]
+    submit_script(Path(script), args, given_values(parameters), parameters)
 
 
 def _dry_run(plan: Any, as_json: bool) -> None:
@@ -81,11 +102,15 @@ def _afterwards(plan: Any, job_id: str) -> list[str]:
 
 
 def _tell(submitted: Any, notes: list[str]) -> None:
-    run = submitted.run
     for note in [*submitted.snapshot.notes, *notes]:
         click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
-    click.echo(f"Submitted job {click.style(submitted.job_id, bold=True)} as {run.id}")
+    tell_job(submitted.run, submitted.job_id)
+
+
+def tell_job(run: Any, job_id: str) -> None:
+    """What became of the submission, and what to type next."""
+    click.echo(f"Submitted job {click.style(job_id, bold=True)} as {run.id}")
     click.echo(f"  folder  {run.path}")
-    click.echo(f"  watch   allranks logs -f {submitted.job_id}")
-    click.echo(f"  state   allranks ps {submitted.job_id}")
-    click.echo(f"  end     allranks cancel {submitted.job_id}")
+    click.echo(f"  watch   allranks logs -f {job_id}")
+    click.echo(f"  state   allranks ps {job_id}")
+    click.echo(f"  end     allranks cancel {job_id}")

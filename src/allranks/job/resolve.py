@@ -75,5 +75,6 @@ def _check_script(job: Job) -> None:
     ):
         raise JobError(
             f"{script} is a job script of its own (it has #SBATCH lines).\n"
-            f"Submit it with: sbatch {script}\nOr name the training script that it starts."
+            f"Submit it with: allranks submit {script}\n"
+            f"Or make it a job: allranks convert {script}"
         )

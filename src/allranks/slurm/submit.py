@@ -19,6 +19,7 @@ def submit(
     script_path: str | os.PathLike[str],
     *,
     options: Sequence[str] = (),
+    script_args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     timeout: float = 60,
@@ -29,7 +30,7 @@ def submit(
     Never repeated by itself: a submission that timed out may have arrived.
     """
     environment = clean_environment(os.environ if env is None else env)
-    command = ["sbatch", "--parsable", *options, os.fspath(script_path)]
+    command = ["sbatch", "--parsable", *options, os.fspath(script_path), *script_args]
     try:
         output = run_slurm(command, timeout, environment, cwd)
     except SlurmError as error:

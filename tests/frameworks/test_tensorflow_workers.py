@@ -258,6 +258,30 @@ def test_workers_told_to_leave_save_together_and_go_on(
     assert min(again) >= left // 16 - 1, (left, done.stdout)
 
 
+@pytest.mark.slurm
+def test_a_job_that_is_told_to_leave_goes_back_into_the_queue(
+    slurm: Allranks, slurm_env: dict[str, str], tmp_path: Path
+) -> None:
+    size = ["--nodes", "2", "--nprocs", "2", "--cpus-per-task", "1", "--time", "15m", "--requeue"]
+    given = [f"--env={name}={value}" for name, value in QUIET.items()]
+    words = [str(SCRIPT), "--backup", "saved", "--epochs", "60"]
+    done = slurm("submit", "--json", "--venv", str(venv()), *size, *given, *words, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    run = Path(told["folder"])
+
+    def said() -> str:
+        return "".join(path.read_text() for path in run.glob("slurm-*.out"))
+
+    until(lambda: " loss 2 " in said(), 240)
+    subprocess.run(["scancel", "--signal=USR1", told["job_id"]], env=slurm_env, check=True)
+    until(lambda: (run / "finished").exists(), 420)
+    assert len([*run.glob("attempts/[0-9]*")]) == 2, said()
+    seen = [int(line.split()[2]) for line in said().splitlines() if " loss " in line]
+    assert (min(seen), max(seen)) == (1, 60)
+    assert seen.count(1) == 1, said()
+
+
 def _workers_left(folder: Path) -> bool:
     """Whether a process still works in this folder."""
     for process in Path("/proc").glob("[0-9]*/cwd"):

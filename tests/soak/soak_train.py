@@ -41,7 +41,8 @@ model = nn.Sequential(
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 config = TrainConfig(
     epochs=epochs, strategy=strategy, seed=11, log_every=1, checkpoint_every_steps=3,
-    batch_size_is="global", ema=0.95, clip_norm=1.0, progress=False, summary=False, name="soak",
+    batch_size_is="global", ema=None if strategy == "deepspeed" else 0.95, clip_norm=1.0,
+    progress=False, summary=False, name="soak",
 )  # fmt: skip
 trainer = Trainer(
     model, optimizer, config, loss_fn=loss_fn,

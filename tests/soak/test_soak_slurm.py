@@ -15,7 +15,8 @@ from soak_rig import SCRIPT, Tallies, Tally, Training, differences, result
 from command_rig import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.torch, pytest.mark.timeout(1200)]
-WORDS = ["ddp", "40", "0.04", "0"]
+WORDS = ["40", "0.04", "0"]
+"""Epochs, pause in each step, loader workers."""
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +116,9 @@ ENDS: dict[str, Callable[[Submitted, random.Random], None]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    import os
-
-    folder = tmp_path_factory.mktemp("right")
-    env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
-    training = Training(folder / "run", env, WORDS, 2)
+def _right(folder: Path, env: dict[str, str], words: list[str]) -> dict[str, Any]:
+    """What an undisturbed training on this machine comes to."""
+    training = Training(folder / "right", env, words, 2)
     training.start()
     assert training.wait() == 0, training.said
     return result(training.run)
@@ -134,13 +131,19 @@ def _until_again(training: Submitted, before: Path | None) -> None:
     until(lambda: training.ended or again(), 180)
 
 
-@pytest.mark.parametrize("kind", ENDS)
+LANES = [*(("ddp", kind) for kind in ENDS), ("deepspeed", "USR1 (Slurm)")]
+
+
+@pytest.mark.parametrize(("strategy", "kind"), LANES)
 def test_ends_on_a_cluster(
-    kind: str, cluster: Any, right: dict[str, Any], clean_env: dict[str, str], tmp_path: Path,
+    strategy: str, kind: str, cluster: Any, clean_env: dict[str, str], tmp_path: Path,
     tallies: Tallies,
 ) -> None:  # fmt: skip
-    dice = random.Random()
-    training = Submitted(tmp_path, {**clean_env, **cluster.env}, cluster, WORDS)
+    if strategy == "deepspeed":
+        pytest.importorskip("deepspeed")
+    dice, words = random.Random(), [strategy, *WORDS]
+    right = _right(tmp_path, clean_env, words)
+    training = Submitted(tmp_path / "disturbed", {**clean_env, **cluster.env}, cluster, words)
     training.submit("--partition", "low", "--time", "20m")
     tally = tallies.setdefault(kind, Tally())
     for _ in range(2):

@@ -102,10 +102,13 @@ def _export(
 
     if step is not None and best:
         raise click.UsageError("--step and --best name two checkpoints: give one.")
-    if len(found) != 1:
+    if not found:
+        raise UsageError(f"{run} has no checkpoints so far. State: allranks ps {run}")
+    if len(found) > 1:
         there = " or ".join(f"{store.folder}" for store in found)
-        hint = f"one folder for each training. Name one: {there}" if found else "none so far."
-        raise UsageError(f"{run} has {len(found)} folders of checkpoints: {hint}")
+        raise UsageError(
+            f"{run} has {len(found)} folders of checkpoints, one for each training. Name one: {there}"
+        )
     path = choose(found[0], step, best)
     _need_torch()
     if wrong := problems(path):

@@ -199,7 +199,7 @@ def test_a_run_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert done.exit_code == 0
     assert "no checkpoints so far" in done.output
     assert call(str(made.path), "--json").output.strip() == "[]"
-    assert "none so far" in str(call(str(made.path), "--export", "x.pt").exception)
+    assert "no checkpoints so far" in str(call(str(made.path), "--export", "x.pt").exception)
 
 
 def test_listing_and_verifying_need_no_torch(run: Run) -> None:

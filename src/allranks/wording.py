@@ -1,0 +1,95 @@
+"""Numbers and texts as people read them, the same in every view: few digits, a unit, nothing that plays tricks."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)")
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SIZES = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def clean(text: str) -> str:
+    """One line without what moves a cursor, colours or reverses: names and logs are other people's text."""
+    return _UNSEEN.sub("", _ESCAPES.sub("", text.replace("\t", "    ")))
+
+
+def clock(seconds: float) -> str:
+    """A time that runs: ``1:02:03``; with days from two days on: ``3d 04:05:06``."""
+    minutes, second = divmod(max(int(seconds), 0), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24}d {hours % 24:02}:{minute:02}:{second:02}"
+    return f"{hours}:{minute:02}:{second:02}"
+
+
+def span(seconds: float) -> str:
+    """A time in words: ``45 s``, ``2 min 30 s``, ``12 min``, ``2 h 05 min``, ``3 d 4 h``."""
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    if seconds < 599.5:
+        minute, second = divmod(round(seconds), 60)
+        return f"{minute} min {second:02} s" if second else f"{minute} min"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minute = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minute:02} min" if minute else f"{hours} h"
+    days, hour = divmod(hours, 24)
+    return f"{days} d {hour} h" if hour else f"{days} d"
+
+
+def step_time(seconds: float | None) -> str:
+    """A time of a step: ``1.24 s``, ``213 ms``, ``62 µs``."""
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 0.9995:
+            return f"{three(seconds * factor)} {unit}"
+    return f"{seconds * 1e6:.0f} µs" if seconds > 0 else "0 ms"
+
+
+def amount(number: float) -> str:
+    """A count or a rate: ``640``, ``12.3k``, ``1.25M``."""
+    if not math.isfinite(number):
+        return f"{number:g}"
+    for factor, unit in _COUNTS:
+        if abs(number) >= factor * (9.9995 if unit == "k" else 0.9995):
+            return f"{three(number / factor)}{unit}"
+    return three(number)
+
+
+def size(count: float | None) -> str:
+    """Bytes: ``61.2 GiB``, ``640 MiB``."""
+    if count is None or not math.isfinite(count):
+        return ""
+    for factor, unit in _SIZES:
+        if abs(count) >= factor * 0.9995:
+            return f"{three(count / factor)} {unit}"
+    return f"{count:.0f} B"
+
+
+def percent(share: float | None) -> str:
+    """``34 %``; ``<1 %`` for a little that is not nothing."""
+    if share is None or not math.isfinite(share):
+        return ""
+    return "<1 %" if 0 < share < 0.005 else f"{share * 100:.0f} %"
+
+
+def value(number: float) -> str:
+    """A metric: ``0.4312``, ``2.97e-04``, ``nan``."""
+    if not math.isfinite(number) or number == 0:
+        return f"{number:g}"
+    if abs(number) < 1e-3 or abs(number) >= 1e6:
+        return f"{number:.2e}"
+    return f"{number:.4g}" if abs(number) >= 1 else f"{number:.4f}"
+
+
+def three(number: float) -> str:
+    """Three digits at most are all that can be read: ``412``, ``13.7``, ``0.31``, ``2``."""
+    if abs(number) >= 99.95 or number == int(number):
+        return f"{number:.0f}"
+    return f"{number:.1f}" if abs(number) >= 9.995 else f"{number:.2f}"

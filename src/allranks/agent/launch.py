@@ -16,10 +16,12 @@ from allranks.agent.guard import Guard
 from allranks.agent.options import Options, shown_ranks
 from allranks.agent.placement import Place
 from allranks.agent.processes import become_subreaper, open_signals
+from allranks.agent.sampling import Sampling
 from allranks.agent.supervisor import HANDLED, Given, Grace, Supervisor
 from allranks.agent.variables import SESSION, new_session, rank_environment
 from allranks.build_locks import check_build_locks
 from allranks.errors import UsageError
+from allranks.measure import SAMPLED
 
 _GRACE = 10.0
 _TOLD_GRACE = 60.0
@@ -34,7 +36,7 @@ def run_ranks(options: Options) -> object:
     guard = Guard()  # before the preload: a copy of this process is small now
     words = _fork_words(options, threads, guard)
     command = preload.whole_command(options.command)
-    os.environ.setdefault(SESSION, new_session())
+    _name_launch()
     orders = [
         Order(place, _environment(place, threads, options), mine, None if words else command)
         for place, mine in zip(places, cpus, strict=True)
@@ -56,7 +58,7 @@ def run_rank(options: Options) -> object:
         check_build_locks(command, os.environ)
     if options.local_rank_arg:
         command.append(f"--{options.local_rank_arg}={place.local_rank}")
-    os.environ.setdefault(SESSION, new_session())
+    _name_launch()
     order = Order(place, rank_environment(place, os.environ, threads), cpus, command)
     return _supervise([order], options, Guard(), None)
 
@@ -118,6 +120,8 @@ def _supervise(
         return script.run(words or [])
     attempt = Attempt(os.environ.get("ALLRANKS_ATTEMPT_DIR"), console.say)
     _note(started, attempt, began)
+    sampling = Sampling(attempt.folder, places, console.say)
+    sampling.start()
     command = orders[0].command or [sys.executable, *(words or [])]
     peers = attempt.failures if options.peers else None
     # Slurm signals every process of a step: passed on, a rank would get it twice. mpirun gives
@@ -126,6 +130,8 @@ def _supervise(
     given = Given(signals, guard.pid, command, grace, keep_terminal, pass_on, peers)
     supervisor = Supervisor(started, console, attempt, given)
     code = supervisor.run()
+    sampling.stop()
+    console.pump()  # it may have had something to say
     guard.dismiss()
     if supervisor.failed:
         _tell(supervisor.failed, options, places[0], attempt, began)
@@ -167,6 +173,13 @@ def _tell(failed: list[dict[str, Any]], options: Options, place: Place, attempt:
         print(describe_first(earliest(failed), stamp(began), log), file=sys.stderr)
     else:
         print(f"allranks: {headline(first, stamp(began))}", file=sys.stderr)
+
+
+def _name_launch() -> None:
+    """What every process of this launch inherits from us."""
+    os.environ.setdefault(SESSION, new_session())
+    if os.environ.get("ALLRANKS_ATTEMPT_DIR"):
+        os.environ[SAMPLED] = "1"
 
 
 def _binding() -> str:

@@ -71,6 +71,7 @@ RANK_VARIABLES = frozenset(
         "ALLRANKS_DEADLINE",
         "ALLRANKS_GO_ON_IN",
         "ALLRANKS_SESSION",
+        "ALLRANKS_SAMPLED",
         "ALLRANKS_LAUNCHER",
         "ALLRANKS_BIND",
         "ALLRANKS_FRAMEWORK",

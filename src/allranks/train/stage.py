@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from allranks.checkpoint.store import Store
 from allranks.errors import Interrupted
 from allranks.leaving.deadline import shared
 from allranks.runs.files import write_json
+from allranks.runs.progress import own_attempt
 from allranks.train import loggers as sinks
 from allranks.train.assembly import make_fit
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.folder import (
+    attempt_folder,
     checkpoint_folder,
     fit_number,
     lost_attempt,
@@ -54,8 +56,19 @@ def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Loop | None]:
     if trainer.world.is_main:
         _greet(trainer, fit, gone_on is not None)
         _note_start(trainer, fit)
-    with loop.watching(), _watched(trainer, fit):
+    with _sampled(trainer), closing(loop), loop.watching(), _watched(trainer, fit):
         yield loop
+
+
+def _sampled(trainer: Trainer) -> AbstractContextManager[None]:
+    """What the node does is written down while it trains, where no agent does that already."""
+    from allranks.measure.sampler import sample_here
+
+    here = trainer.world
+    return sample_here(
+        lambda: own_attempt() or attempt_folder(trainer.folder),
+        here.node_rank, here.local_rank, here.local_size, trainer.say,
+    )  # fmt: skip
 
 
 def _note_start(trainer: Trainer, fit: Fit) -> None:

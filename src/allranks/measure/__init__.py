@@ -1,0 +1,6 @@
+"""What a node does while ranks train: GPUs, CPUs, memory, network and disk. Standard library only."""
+
+from __future__ import annotations
+
+SAMPLED = "ALLRANKS_SAMPLED"
+"""Set for ranks whose agent samples the node, so that they need not."""

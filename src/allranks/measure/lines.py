@@ -1,0 +1,53 @@
+"""A file of JSON lines that a reader may follow: one writer, one ``write`` for each whole line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Lines:
+    """Opened at the first line. When the disk is full it tries again, and says so once."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._path = path
+        self._say = say
+        self._fd = -1
+        self._torn = False
+        self._said = False
+
+    def write(self, values: Mapping[str, Any]) -> bool:
+        """One line; False when it could not be written."""
+        text = json.dumps(values, separators=(", ", ": "), allow_nan=False).encode() + b"\n"
+        try:
+            if self._fd < 0:
+                self._open()
+            if self._torn:
+                text = b"\n" + text
+            written = os.write(self._fd, text)
+            self._torn = written < len(text)
+        except OSError as error:
+            return self._fail(error.strerror or str(error))
+        return self._fail("the disk is full") if self._torn else True
+
+    def close(self) -> None:
+        """No more lines."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        # Not the folders above: a run that was removed does not come back.
+        self._path.parent.mkdir(exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(self._path, flags, 0o644)
+
+    def _fail(self, why: str) -> bool:
+        self.close()
+        if not self._said:
+            self._said = True
+            self._say(f"cannot write {self._path}: {why}")
+        return False

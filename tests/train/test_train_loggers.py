@@ -53,7 +53,7 @@ def test_jsonl_writes_one_object_per_line(tmp_path: Path) -> None:
 def test_jsonl_writes_validation_at_once_and_steps_together(tmp_path: Path) -> None:
     logger = JsonlLogger()
     logger.start(run_in(tmp_path))
-    logger._flushed = math.inf
+    logger._file._flushed = math.inf
     for step in range(1, 64):
         logger.log({"x": 1.0}, step=step, epoch=1, kind="train")
     assert lines_of(tmp_path) == []
@@ -119,8 +119,8 @@ def test_jsonl_loses_nothing_when_the_disk_was_full_for_a_while(tmp_path: Path) 
     logger, told = JsonlLogger(), []
     loggers = Loggers([logger], warn=told.append)
     loggers.start(run_in(tmp_path))
-    disk = FullDisk(logger._file, room=10)
-    logger._file = disk
+    disk = FullDisk(logger._file._file, room=10)
+    logger._file._file = disk
     for step in (1, 2, 3):
         loggers.log({"x": 1.0}, step=step, epoch=1, kind="val")
     assert len(told) == 1

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
-from trainer_rig import line, points, quiet  # noqa: E402
+from trainer_rig import line, points, quiet, untimed  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.checkpoint.reader import Reader  # noqa: E402
@@ -83,9 +83,8 @@ def saved(folder: Path) -> dict[str, Any]:
     reader = Reader((folder / "checkpoints" / "latest").resolve())
     keys = [key for key in reader.manifest.tensors if key != "state"]
     state = reader.blob("state")
-    timed = ("samples_per_second", "epoch_seconds")
     rows = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
-    curve = [{k: v for k, v in row.items() if k not in ("time", *timed)} for row in rows]
+    curve = [untimed(row) for row in rows]
     small = {name: state[name] for name in ("schedulers", "callbacks", "progress")}
     return {
         "tensors": {key: reader.tensor(key).clone() for key in keys},

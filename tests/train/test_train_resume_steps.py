@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from ranks_script_joined import measured  # noqa: E402
 from ranks_script_rig import HERE, started  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
-from trainer_rig import line, points, quiet  # noqa: E402
+from trainer_rig import line, points, quiet, untimed  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.errors import Interrupted  # noqa: E402
@@ -86,8 +86,7 @@ def weights(trainer: Trainer) -> list[float]:
 
 def curve(folder: Path) -> list[dict[str, Any]]:
     rows = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
-    timed = ("time", "samples_per_second", "epoch_seconds")
-    return [{key: row[key] for key in row if key not in timed} for row in rows]
+    return [untimed(row) for row in rows]
 
 
 def kinds(folder: Path) -> list[tuple[str, int]]:

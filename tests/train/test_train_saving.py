@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
-from trainer_rig import line, points, quiet  # noqa: E402
+from trainer_rig import line, points, quiet, untimed  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.checkpoint import saver  # noqa: E402
@@ -92,9 +92,8 @@ def test_a_save_asked_for_before_a_step_is_of_its_end() -> None:
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
-    timed = ("time", "samples_per_second", "epoch_seconds")
     rows = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: row[key] for key in row if key not in timed} for row in rows]
+    return [untimed(row) for row in rows]
 
 
 @pytest.mark.parametrize("at", ["after", "fit_end", "early"])

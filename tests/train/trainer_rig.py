@@ -31,3 +31,11 @@ def points(n: int = 40) -> TensorDataset:
 def endless() -> Any:
     x, y = points().tensors
     return to_dataloader(x, y, batch_size=8, infinite=True)
+
+
+def untimed(row: dict[str, Any]) -> dict[str, Any]:
+    """A line of the metrics without what a clock says."""
+    clock = ("_seconds", "_per_second", "mfu")
+    return {
+        name: value for name, value in row.items() if name != "time" and not name.endswith(clock)
+    }

@@ -73,7 +73,7 @@ def make_fit(trainer: Trainer, engine: Engine, feed: Feed, val_feed: Feed | None
     trainer.state = state
     trainer.metrics = {}
     callbacks = Callbacks(_all_callbacks(trainer, val_feed is not None))
-    meter = Meter(session.device, session.world.size)
+    meter = Meter(session.device, session.world.size, session.world.rank)
     parts = _make_parts(trainer, engine, feed, meter)
     if callbacks.has("before_step"):
         refuse_wish(engine.strategy, "before_step")
@@ -94,8 +94,9 @@ def make_fit(trainer: Trainer, engine: Engine, feed: Feed, val_feed: Feed | None
         may_graph=engine.strategy.name == "single" and config.accumulate == 1,
     )
     return Fit(
-        engine, feed, val_feed, parts, make_step(trainer, parts), meter, state, callbacks, compiler
-    )
+        engine, feed, val_feed, parts, make_step(trainer, parts), meter, state, callbacks, compiler,
+        ordinary=not _calls_model(trainer) and not any(map(needs_closure, parts.optimizers)),
+    )  # fmt: skip
 
 
 def _make_parts(trainer: Trainer, engine: Engine, feed: Feed, meter: Meter) -> Parts:

@@ -15,6 +15,7 @@ from allranks.train.departure import leave
 from allranks.train.schedule import advance
 
 if TYPE_CHECKING:
+    from allranks.data import Feed
     from allranks.train.loop import Loop
 
 
@@ -56,15 +57,19 @@ def _write_means(loop: Loop, seconds: float) -> None:
 
 def validate(loop: Loop) -> None:
     """Validate in the middle of training; the average's weights when there is one."""
+    if loop.fit.val_feed is not None:
+        with loop.clock.away():
+            _validate(loop, loop.fit.val_feed)
+
+
+def _validate(loop: Loop, feed: Feed) -> None:
     fit, state, trainer = loop.fit, loop.state, loop.trainer
-    if fit.val_feed is None:
-        return
     average = fit.parts.average
     loop.fire("val_start")
     state.phase = "validate"
     try:
         with average.applied() if average is not None else nullcontext():
-            values = trainer._evaluate(loop._agreement.watched(fit.val_feed), "val")
+            values = trainer._evaluate(loop._agreement.watched(feed), "val")
     except LeaveNow:
         state.phase = "train"
         state.closing = state.closing or "validating"

@@ -125,6 +125,14 @@ class TrainConfig:
     """Print a line after every so many epochs; 0 never."""
     log_every: int = 50
     """Write training metrics after every so many steps (and every epoch)."""
+    tokens_per_sample: int | None = None
+    """Positions of a sample, for tokens per second. None: taken from the batch, a dict's ``input_ids`` or
+    a first tensor of integers with two dimensions."""
+    flops_per_sample: float | None = None
+    """Floating-point operations of a sample, forward and backward, for MFU. None: counted in the second
+    step, where that changes nothing and the device's peak is known."""
+    peak_flops: float | None = None
+    """Floating-point operations per second that one device could make. None: looked up for known GPUs."""
     progress: str | bool = "auto"
     """A progress bar on rank 0: True, False, or "auto": on a terminal; plain lines elsewhere."""
     loggers: Sequence[str | Logger] = ()
@@ -238,9 +246,10 @@ _LEAST = {
     "prefetch": 1, "val_every": 0, "val_every_steps": 1, "patience": 1, "print_every": 0,
     "log_every": 1, "plot_every": 0, "checkpoint_every": 0, "checkpoint_every_steps": 1,
     "checkpoint_keep": 1, "lr_base_batch": 1, "val_epsilon": 0, "clip_norm": 0, "clip_value": 0,
+    "tokens_per_sample": 1, "flops_per_sample": 0, "peak_flops": 0,
 }  # fmt: skip
 
-_REAL = ("val_epsilon", "clip_norm", "clip_value")
+_REAL = ("val_epsilon", "clip_norm", "clip_value", "flops_per_sample", "peak_flops")
 
 
 def _not_one_of(name: str, value: str, choices: Sequence[str]) -> str:

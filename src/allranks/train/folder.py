@@ -57,6 +57,12 @@ def lost_attempt(run: Path) -> Path | None:
     return run / "attempts" / str(before[-1]) if before else None
 
 
+def present_attempt(run: Path) -> Path | None:
+    """The attempt that this process is part of; None in a folder that has none."""
+    own, numbers = own_attempt(), attempt_numbers(run / "attempts")
+    return own or (run / "attempts" / str(numbers[-1]) if numbers else None)
+
+
 def attempt_folder(run: Path) -> Path:
     """Where the ranks of this life write, as `allranks logs` expects it."""
     last = Run.open(run).last_attempt

@@ -22,15 +22,16 @@ from allranks.train.compilation import Compiler, careful_step
 from allranks.train.departure import leave, make_agreement, watching
 from allranks.train.engine import Engine
 from allranks.train.limits import Limits
+from allranks.train.marks import Marks
 from allranks.train.meter import Meter
 from allranks.train.recorder import Recorder
+from allranks.train.sampling import NEVER, Sampling
 from allranks.train.state import State
 from allranks.train.stepping import Parts, Step, with_last
+from allranks.train.timing import Clock
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer
-
-_NEVER = 1 << 62
 
 
 @dataclass
@@ -46,6 +47,8 @@ class Fit:
     state: State
     callbacks: Callbacks
     compiler: Compiler
+    ordinary: bool = True
+    """The step is our own forward, backward and step, and not one that somebody else drives."""
     start_batch: int = 0
     """Batches of the first epoch that were done before a resumption."""
 
@@ -59,7 +62,11 @@ class Loop:
         self.config = trainer.config
         self.state = fit.state
         self.limits = Limits(trainer)
-        self._recorder = Recorder(trainer, fit.parts, fit.meter, fit.engine.session)
+        here, device = fit.engine.session.world, fit.engine.session.device
+        marks = Marks(device, shares=here.size > 1)
+        self.clock = Clock(device, marks)
+        self._sampling = Sampling(fit, marks, ordinary=fit.ordinary)
+        self._recorder = Recorder(trainer, fit, self.clock, self._sampling)
         self._agreement = make_agreement(trainer, fit)
         every = self.config.log_every
         self._next_log = (fit.state.step // every + 1) * every
@@ -75,6 +82,9 @@ class Loop:
         if fit.parts.search is not None and self.config.checkpoint:
             fit.parts.search.tell_losses(self.trainer.say)
         self.limits.begin()
+        self.clock.begin(state.step)
+        if self.clock.is_on:
+            self._sampling.begin(state.step)
         skip = fit.start_batch
         epoch = state.epoch + (state.closing == "done")
         # A training that is over may have been broken off before the end of its last epoch was made.
@@ -116,7 +126,7 @@ class Loop:
 
     def _train(self, epoch: int, skip: int) -> bool:
         """The batches of an epoch. True when it came to its end."""
-        batches = self.fit.feed.epoch(epoch, skip=skip)
+        batches = self.clock.timed(self.fit.feed.epoch(epoch, skip=skip))
         self._plan_stop()
         complete = self._quick(batches) if self._is_quiet() else self._observed(batches)
         if not self.state.batch:
@@ -142,8 +152,10 @@ class Loop:
                 step = self.fit.step  # compiling may have made another
             state.batch += 1
             state.step = done = state.step + 1
-            if done >= self._next_stop and self._stop_here():
-                return False
+            if done >= self._next_stop:
+                if self._stop_here():
+                    return False
+                step = self.fit.step  # one that is marked, perhaps
         return True
 
     def _observed(self, batches: Iterator[tuple[Any, Share | None]]) -> bool:
@@ -170,7 +182,8 @@ class Loop:
     def _plan_stop(self) -> None:
         """The next step at which anything but stepping happens."""
         config, step = self.config, self.state.step
-        stops = [self._next_log, config.max_steps or _NEVER, self._agreement.next]
+        stops = [self._next_log, config.max_steps or NEVER, self._agreement.next]
+        stops.append(self._sampling.next)
         if (look := self.fit.compiler.next_look) is not None:
             stops.append(look)
         saves = config.checkpoint_every_steps if self._saves_steps else None
@@ -205,6 +218,7 @@ class Loop:
             self.act(self.look())
         self.save_asked()
         over = self.limits.is_over()
+        self._sampling.look(step)
         self._plan_stop()
         return over
 
@@ -229,7 +243,8 @@ class Loop:
 
     def _save(self) -> None:
         assert self.trainer._saving is not None
-        self.trainer._saving.save(None, wanted=False)
+        with self.clock.saving():
+            self.trainer._saving.save(None, wanted=False)
         self._agreement.saved(self.state.step)
 
     def save_asked(self) -> None:
@@ -239,6 +254,10 @@ class Loop:
             self._save()
 
     # -- small things
+
+    def close(self) -> None:
+        """Not collective: write what waits, however the training ended."""
+        self._recorder.close()
 
     def fire(self, event: str, *args: Any) -> None:
         """Tell the callbacks, when one listens."""

@@ -21,9 +21,9 @@ Entry = tuple[Any, Mapping[str, Any], int]
 class Meter:
     """Means over samples and ranks since the last flush."""
 
-    def __init__(self, device: torch.device, size: int) -> None:
+    def __init__(self, device: torch.device, size: int, rank: int = 0) -> None:
         self._device = device
-        self._size = size
+        self._size, self._rank = size, rank
         self._entries: list[Entry] = []
         self._names: list[str] | None = None
 
@@ -54,25 +54,37 @@ class Meter:
         """Go on from there."""
         self._entries += [(loss, metrics, count) for loss, metrics, count in state]
 
-    def flush(self) -> Reading:
-        """Start the reduction of what was noted; collective."""
+    def flush(self, shared: Sequence[float] = (), own: Sequence[float] = ()) -> Reading:
+        """Start the reduction of what was noted; collective.
+
+        In the same vector travel ``shared`` numbers, which are added up, and each rank's ``own``, which
+        have a place for every rank. All ranks must give as many.
+        """
         entries, self._entries = self._entries, []
         names = ["loss", *sorted({name for entry in entries for name in entry[1]})]
         if self._size > 1:
             names = self._agreed_on(names if entries else None)
         if self._device.type == "cpu":
-            return self._flush_here(names, entries)
+            return self._flush_here(names, entries, shared, own)
         sums: list[torch.Tensor] = []
         counts: list[float] = []
         for name in names:
             total, count = self._total(name, entries)
             sums.append(total)
             counts.append(count)
-        known = torch.tensor(counts, dtype=torch.float64).to(self._device)
-        vector = torch.cat([torch.stack(sums), known])
+        known = torch.tensor([*counts, *shared, *own], dtype=torch.float64).to(self._device)
+        vector = torch.cat([torch.stack(sums), self._placed(known, len(own))])
         if self._size > 1:
             dist.all_reduce(vector)
-        return Reading(names, vector)
+        return Reading(names, vector, len(shared))
+
+    def _placed(self, known: torch.Tensor, many: int) -> torch.Tensor:
+        """The last ``many`` numbers moved to this rank's place among zeros for the others."""
+        if self._size == 1 or not many:
+            return known
+        places = known.new_zeros(self._size, many)
+        places[self._rank] = known[-many:]
+        return torch.cat([known[:-many], places.flatten()])
 
     def _agreed_on(self, names: list[str] | None) -> list[str]:
         """What all ranks send; None from one that noted nothing, such as a rank that joined later.
@@ -99,7 +111,13 @@ class Meter:
             )
         return self._names or ["loss"]
 
-    def _flush_here(self, names: list[str], entries: Sequence[Entry]) -> Reading:
+    def _flush_here(
+        self,
+        names: list[str],
+        entries: Sequence[Entry],
+        shared: Sequence[float],
+        own: Sequence[float],
+    ) -> Reading:
         """On a CPU numbers can be read at once, which is cheaper than adding tensors."""
         sums, counts = [0.0] * len(names), [0.0] * len(names)
         for loss, metrics, count in entries:
@@ -112,10 +130,12 @@ class Meter:
                     sums[place] += count * self._scalar(metrics[name]).item()
                     counts[place] += count
         if self._size == 1:
-            return Reading(names, [*sums, *counts])
-        vector = torch.tensor([*sums, *counts], dtype=torch.float64)
+            return Reading(names, [*sums, *counts, *shared, *own], len(shared))
+        before, after = self._rank * len(own), (self._size - 1 - self._rank) * len(own)
+        places = [*[0.0] * before, *own, *[0.0] * after]
+        vector = torch.tensor([*sums, *counts, *shared, *places], dtype=torch.float64)
         dist.all_reduce(vector)
-        return Reading(names, vector)
+        return Reading(names, vector, len(shared))
 
     def _total(self, name: str, entries: Sequence[Entry]) -> tuple[torch.Tensor, float]:
         if name == "loss":
@@ -143,8 +163,10 @@ class Meter:
 class Reading:
     """A reduced vector on its way to the host."""
 
-    def __init__(self, names: Sequence[str], vector: torch.Tensor | list[float]) -> None:
-        self._names = names
+    def __init__(
+        self, names: Sequence[str], vector: torch.Tensor | list[float], shared: int = 0
+    ) -> None:
+        self._names, self._shared = names, shared
         self._event: Any = None
         self._host: Any = vector
         self._read: list[float] | None = vector if isinstance(vector, list) else None
@@ -169,6 +191,15 @@ class Reading:
     def means(self) -> dict[str, float]:
         """The mean over samples of each name that has any."""
         return {name: total / count for name, (total, count) in self.sums().items() if count}
+
+    def shared(self) -> list[float]:
+        """The sums over the ranks that were asked for beside the names."""
+        first = 2 * len(self._names)
+        return self._numbers()[first : first + self._shared]
+
+    def places(self) -> list[float]:
+        """Every rank's own numbers, one rank after the other."""
+        return self._numbers()[2 * len(self._names) + self._shared :]
 
     def only(self) -> float:
         """The number of a vector of one."""

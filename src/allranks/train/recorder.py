@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
-from allranks.train.meter import Late, Meter, Reading, Sums
-from allranks.train.session import Session
-from allranks.train.stepping import Parts
+from allranks.train.folder import present_attempt
+from allranks.train.meter import Late, Reading, Sums
+from allranks.train.speeds import speeds
+from allranks.train.step_file import StepFile
+from allranks.train.timing import Clock
 
 if TYPE_CHECKING:
+    from allranks.train.loop import Fit
+    from allranks.train.sampling import Sampling
     from allranks.train.trainer import Trainer
 
 
 class Recorder:
     """Turns the meter's readings into training metrics, late enough that nothing waits for them."""
 
-    def __init__(self, trainer: Trainer, parts: Parts, meter: Meter, session: Session) -> None:
-        self._trainer = trainer
-        self._parts = parts
-        self._meter = meter
-        self._session = session
+    def __init__(self, trainer: Trainer, fit: Fit, clock: Clock, sampling: Sampling) -> None:
+        self._trainer, self._parts, self._meter = trainer, fit.parts, fit.meter
+        self._session = fit.engine.session
+        self._clock, self._sampling = clock, sampling
         self._pending: tuple[Reading, dict[str, Any]] | None = None
         self._epoch_sums = Sums()
-        self._logged_at = (time.perf_counter(), trainer.state.step)
         self._warned = False
+        self._file: StepFile | None = None
+        self._opened = False
 
     def begin_epoch(self) -> None:
         """Forget the last epoch's sums; one that goes on after a resumption has those before it."""
@@ -45,19 +48,17 @@ class Recorder:
 
         ``final`` reads them at once: at the end of an epoch.
         """
-        state, session = self._trainer.state, self._session
-        now = time.perf_counter()
-        seconds, steps = now - self._logged_at[0], state.step - self._logged_at[1]
+        state = self._trainer.state
         about: dict[str, Any] = {"step": state.step, "epoch": state.epoch, **self._rates()}
-        if steps and seconds > 0 and state.samples_per_step:
-            about["samples_per_second"] = steps * state.samples_per_step / seconds
         if self._parts.grad_norm is not None:
             about["grad_norm"] = Late(self._parts.grad_norm)
-        self._logged_at = (now, state.step)
-        reading = self._meter.flush()
+        spent = self._clock.window(state.step, wait=final)
+        about["steps"] = spent.steps
+        spent.facts = self._sampling.facts() if spent.steps else {}
+        reading = self._meter.flush(spent.shared, spent.own)
         self.settle()
         self._pending = (reading, about)
-        if final or session.device.type == "cpu":  # nothing to wait for
+        if final or self._session.device.type == "cpu":  # nothing to wait for
             self.settle()
 
     def settle(self) -> None:
@@ -70,12 +71,40 @@ class Recorder:
         if not means:
             return
         self._epoch_sums.add(reading)
-        step, epoch = about.pop("step"), about.pop("epoch")
+        step, epoch, steps = (about.pop(name) for name in ("step", "epoch", "steps"))
         values = {f"train_{name}": value for name, value in means.items()}
         values |= {name: float(value) for name, value in about.items()}
+        if steps:
+            values |= self._speeds(reading)
+            self._note_ranks(reading, step, epoch, steps)
         self._check_finite(values["train_loss"], step)
         self._trainer.state.values["loss"] = values["train_loss"]
         self._trainer._write(values, kind="train", step=step, epoch=epoch)
+
+    def close(self) -> None:
+        """Write what waits."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _speeds(self, reading: Reading) -> dict[str, float]:
+        """How fast the window was and what its time went to, over all ranks."""
+        ranks, samples = self._session.world.size, self._trainer.state.samples_per_step
+        found = speeds(reading.shared(), ranks, samples)
+        self._sampling.pace = found.get("step_seconds")
+        return found
+
+    def _note_ranks(self, reading: Reading, step: int, epoch: int, steps: int) -> None:
+        """Rank 0 writes down what each rank's steps took."""
+        here = self._session.world
+        if not here.is_main or not self._clock.is_on:
+            return
+        if not self._opened:
+            self._opened = True
+            if (folder := present_attempt(self._trainer.folder)) is not None:
+                self._file = StepFile(folder, here.size, self._trainer.say)
+        if self._file is not None:
+            self._file.add(step, epoch, steps, reading.places())
 
     def _check_finite(self, loss: float, step: int) -> None:
         if loss - loss == 0 or self._warned:

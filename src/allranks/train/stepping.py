@@ -27,6 +27,7 @@ from allranks.train.precision import Precision
 from allranks.train.schedule import Warmup, stepping
 
 if TYPE_CHECKING:
+    from allranks.train.marks import Marks
     from allranks.train.special_steps import Search
 
 Step = Callable[[Any, "Share | None"], bool]
@@ -123,8 +124,11 @@ def _stepper(strategy: Strategy, optimizer: Any) -> Callable[[], Any]:
     return function
 
 
-def full_step(parts: Parts) -> Step:
-    """With accumulation, clipping, loss scaling, warm-up and the moving average."""
+def full_step(parts: Parts, marks: Marks | None = None) -> Step:
+    """With accumulation, clipping, loss scaling, warm-up and the moving average.
+
+    With ``marks`` it also notes what its time goes to, and gives the same numbers as any other step.
+    """
     window = Window(parts.accumulate, parts.total_of)
     scaler = parts.precision.scaler
 
@@ -132,15 +136,26 @@ def full_step(parts: Parts) -> Step:
         weight, closes = window.enter(parts.last_batch, parts.batch)
         if parts.accumulate > 1:
             parts.strategy.begin_micro(closes)
+        if marks is not None:
+            marks.begin()
         loss, metrics = parts.objective(data)
         factor = weight if share is None else weight * share.weight
         scaled = loss if factor == 1.0 else loss * factor
-        parts.strategy.backward(scaled if scaler is None else scaler.scale(scaled))
+        scaled = scaled if scaler is None else scaler.scale(scaled)
+        if marks is not None:
+            marks.end("forward")
+            scaled = marks.watched(scaled)
+        parts.strategy.backward(scaled)
+        if marks is not None:
+            marks.end_backward()
         count = parts.count(data, share)
         parts.meter.add(parts.keep_loss(loss), metrics, count)
         if closes:
             apply_gradients(parts, parts.optimizers, window.correction())
             close_step(parts)
+            if marks is not None:
+                marks.end("optimizer")
+                marks.close()
         return closes
 
     return run

@@ -31,6 +31,7 @@ from allranks.train.objective import Compute, Metric, explained, make_compute, t
 from allranks.train.refusals import check_kinds
 from allranks.train.special_steps import is_gradient_free
 from allranks.train.state import State
+from allranks.train.study import shorten_for_study
 
 if TYPE_CHECKING:
     from allranks.train.progress import Progress
@@ -96,6 +97,7 @@ class Trainer(Callback):
         self._loop: Loop | None = None
         self._saving: Saving | None = None
         self._resumed_sums: dict[str, tuple[float, float]] = {}
+        shorten_for_study(self)
 
     # -- what users call
 

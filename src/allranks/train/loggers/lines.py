@@ -1,0 +1,80 @@
+"""A file to which lines are appended, a few at a time, by one process."""
+
+from __future__ import annotations
+
+import time
+from io import FileIO
+from pathlib import Path
+
+from allranks.train.loggers.undo import count_lines
+
+FLUSH_SECONDS = 1.0
+FLUSH_LINES = 64
+MOST_BYTES = 16 * 2**20
+
+
+class LineFile:
+    """Appends, also to what another process has left, torn within a line perhaps.
+
+    Lines wait for company for at most a second or 64 lines as long as more come. When the disk is full they
+    wait in memory for it to have room again: then ``add`` and ``flush`` raise, and may be called again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: FileIO | None = None
+        self._lines: list[str] = []
+        self._pending = b""
+        self._flushed = 0.0
+        self.written = 0
+        """Lines in the file."""
+
+    def add(self, line: str, *, at_once: bool = False) -> None:
+        """A whole line, with its end."""
+        self._lines.append(line)
+        now = time.time()
+        due = now - self._flushed >= FLUSH_SECONDS or len(self._lines) >= FLUSH_LINES
+        if due or at_once:
+            self._flushed = now
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits. What the disk does not take stays for the next time."""
+        self._pending += "".join(self._lines).encode()
+        self._lines.clear()
+        if len(self._pending) > MOST_BYTES:
+            self._pending = self._pending[self._pending.index(b"\n", -MOST_BYTES) + 1 :]
+        file = self.open()
+        while self._pending:
+            # Unbuffered, so that the number of bytes that got through is known: none is written twice.
+            through = file.write(self._pending) or 0
+            self.written += self._pending.count(b"\n", 0, through)
+            self._pending = self._pending[through:]
+
+    def open(self) -> FileIO:
+        """The file; tried anew at every flush as long as it cannot be opened."""
+        if self._file is None:
+            torn = self._path.exists() and not _ends_in_newline(self._path)
+            self.written = count_lines(self._path)
+            self._file = FileIO(self._path, "a")
+            if torn:  # the run before was killed within a line
+                self._file.write(b"\n")
+        return self._file
+
+    def close(self) -> None:
+        """Write what waits."""
+        try:
+            self.flush()
+        finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def _ends_in_newline(path: Path) -> bool:
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        if size == 0:
+            return True
+        file.seek(size - 1)
+        return file.read(1) == b"\n"

@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs.attempts import Attempt, attempt_numbers, make_attempt
 from allranks.runs.files import now, parse_stamp, read_json, strings, write_json
 from allranks.runs.registry import register
+
+if TYPE_CHECKING:
+    from allranks.runs.metrics import Metrics
 
 _UNSAFE = re.compile(r"[^\w.+=@-]+", re.UNICODE)
 _FOLDER = re.compile(r"^(?P<name>.+?)-(?P<stamp>\d{8}-\d{6})(?:-(?P<copy>\d+))?$")
@@ -24,11 +27,11 @@ _SIGNS = ("run.json", "job.sh", "job.toml", "plan.json", "attempts")
 
 @dataclass(frozen=True)
 class Run:
-    """The folder and what ``run.json`` says of it."""
+    """The folder and what ``run.json`` says of it. ``Run("runs/x")`` reads it, as ``Run.open`` does."""
 
     path: Path
-    name: str
-    id: str
+    name: str = ""
+    id: str = ""
     """The folder's name: the name and the time, unique among its neighbours."""
     created: datetime | None = None
     scheduler: str = ""
@@ -36,6 +39,25 @@ class Run:
     """Every Slurm job of this run, the latest last."""
     cwd: str = ""
     command: list[str] = field(default_factory=list)
+
+    if TYPE_CHECKING:  # as the dataclass makes it, but the path may be text
+
+        def __init__(
+            self,
+            path: str | Path,
+            name: str = "",
+            id: str = "",  # noqa: A002
+            created: datetime | None = None,
+            scheduler: str = "",
+            job_ids: list[str] = ...,
+            cwd: str = "",
+            command: list[str] = ...,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            for name, value in _read_folder(self.path).items():
+                object.__setattr__(self, name, value)
 
     @classmethod
     def create(
@@ -66,23 +88,7 @@ class Run:
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """Read a run folder. Only a folder without any sign of a run is refused."""
-        folder = Path(path).absolute()
-        if not any((folder / sign).exists() for sign in _SIGNS):
-            raise RunNotFoundError(
-                f"{folder} is not a run folder: it has no run.json.\nList the runs: allranks ps"
-            )
-        about = read_json(folder / "run.json")
-        name, stamp = split_id(folder.name)
-        return cls(
-            path=folder,
-            name=str(about.get("name") or name),
-            id=folder.name,
-            created=parse_stamp(about.get("created")) or _local_time(stamp),
-            scheduler=str(about.get("scheduler") or ""),
-            job_ids=known_jobs(folder, about),
-            cwd=str(about.get("cwd") or ""),
-            command=strings(about.get("command")),
-        )
+        return cls(**_read_folder(path))
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -107,6 +113,12 @@ class Run:
         """Whether its training came to its end; of an array, every task that began."""
         last = {attempt.array_task: attempt for attempt in self.attempts}
         return bool(last) and all(one.outcome == "finished" for one in last.values())
+
+    def metrics(self) -> Metrics:
+        """What was measured, as tables: ``run.metrics().to_pandas("train")``."""
+        from allranks.runs.metrics import Metrics
+
+        return Metrics(self.path)
 
     def new_attempt(
         self,
@@ -140,6 +152,27 @@ class Run:
     def remove(self) -> None:
         """Delete the folder. The index notices by itself."""
         shutil.rmtree(self.path)
+
+
+def _read_folder(path: str | Path) -> dict[str, Any]:
+    """The fields of a run, as its folder tells them."""
+    folder = Path(path).absolute()
+    if not any((folder / sign).exists() for sign in _SIGNS):
+        raise RunNotFoundError(
+            f"{folder} is not a run folder: it has no run.json.\nList the runs: allranks ps"
+        )
+    about = read_json(folder / "run.json")
+    name, stamp = split_id(folder.name)
+    return {
+        "path": folder,
+        "name": str(about.get("name") or name),
+        "id": folder.name,
+        "created": parse_stamp(about.get("created")) or _local_time(stamp),
+        "scheduler": str(about.get("scheduler") or ""),
+        "job_ids": known_jobs(folder, about),
+        "cwd": str(about.get("cwd") or ""),
+        "command": strings(about.get("command")),
+    }
 
 
 def known_jobs(folder: Path, about: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,72 @@
+"""How long it takes to look at a big run: 10 000 windows of 256 ranks on 32 nodes, 140 MB of files.
+
+    python bench/monitor.py [--windows 10000] [--ranks 256] [--folder DIR]
+
+The first look reads everything there is; the later ones what was added since, which is what a page that is
+open pays every few seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from allranks.monitor.heat import heat, kinds
+from allranks.monitor.plain import plain
+from allranks.monitor.snapshot import take
+from allranks.monitor.source import Source
+from allranks.schedulers.status import RunStatus
+from allranks.slurm.states import State
+from monitor_rig import grow, make_run
+
+
+def timed(action: Callable[[], Any]) -> float:
+    """Milliseconds."""
+    begin = time.perf_counter()
+    action()
+    return (time.perf_counter() - begin) * 1000
+
+
+def measure(folder: Path, windows: int, ranks: int) -> None:
+    run = make_run(folder, ranks=ranks, gpus_per_node=8, windows=windows, finished=False)
+    size = sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file())
+    print(f"{windows} windows × {ranks} ranks, {size / 1e6:.0f} MB\n")
+    source = Source(run)
+    status = RunStatus(run, State.RUNNING)
+    looks: dict[str, Callable[[], Any]] = {
+        "refresh": source.refresh,
+        "take": lambda: take(source, status),
+        "plain": lambda: plain(take(source, status)),
+    }
+    first = {name: timed(look) for name, look in looks.items()}
+    maps = {f"heat {kind}": (lambda kind=kind: heat(source, kind)) for kind in kinds(source)}
+    first |= {name: timed(look) for name, look in maps.items()}
+    grow(run, 1)
+    later = {name: timed(look) for name, look in {**looks, **maps}.items()}
+    print("| | first, ms | after one window more, ms |\n|---|---|---|")
+    for name in first:
+        print(f"| {name} | {first[name]:.1f} | {later[name]:.1f} |")
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\nmemory at most: {most:.0f} MiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--windows", type=int, default=10_000)
+    parser.add_argument("--ranks", type=int, default=256)
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        measure(Path(folder), given.windows, given.ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Values out of JSON as numbers: whatever else stands there is not known."""
+
+from __future__ import annotations
+
+import math
+
+ABSENT = float("nan")
+
+
+def number(value: object) -> float:
+    """A finite number, else NaN: for places in an array."""
+    if not isinstance(value, (int, float)):
+        return ABSENT
+    try:
+        return float(value) if math.isfinite(value) else ABSENT
+    except OverflowError:
+        return ABSENT
+
+
+def real(value: object) -> float | None:
+    """A finite number, else None."""
+    found = number(value)
+    return None if found != found else found
+
+
+def whole(value: object) -> int | None:
+    """A finite number without its fraction, else None."""
+    found = real(value)
+    return None if found is None else int(found)

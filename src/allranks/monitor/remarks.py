@@ -1,0 +1,72 @@
+"""What lint and the run itself have to say of a run, for views that show it beside the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allranks.errors import AllranksError
+from allranks.monitor.model import Remark
+from allranks.runs.attempts import Attempt, Failure
+from allranks.runs.folder import Run
+
+
+def remarks(run: Run) -> list[Remark]:
+    """The failure first, then the findings in its job script, errors before warnings."""
+    found = [*_failures(run), *_lint(run)]
+    order = {"error": 0, "warning": 1, "note": 2}
+    return sorted(found, key=lambda each: (each.source != "run", order.get(each.severity, 3)))
+
+
+def _lint(run: Run) -> Iterator[Remark]:
+    """Warnings and errors in the text that was submitted. A file that cannot be read has none."""
+    from allranks.lint.engine import Settings, lint
+    from allranks.lint.finding import NOTE
+
+    script = run.path / "job.sh"
+    if not script.is_file():
+        return
+    try:
+        report = lint([script], Settings(related=False))
+    except AllranksError:
+        return
+    for finding in report.findings:
+        if finding.severity > NOTE:
+            yield Remark(
+                source="lint",
+                severity=finding.severity.word,
+                title=finding.title,
+                message=finding.message,
+                help=finding.help,
+                rule=finding.rule,
+                line=finding.span.line,
+            )
+
+
+def _failures(run: Run) -> Iterator[Remark]:
+    """The first failure of the last attempt; else the sentence with which it ended badly."""
+    last = run.last_attempt
+    if last is None or last.outcome == "finished":
+        return
+    failure = last.first_failure()
+    if failure is not None:
+        yield _failure(run, last, failure)
+    elif last.reason and last.exit_code:
+        yield Remark(
+            source="run",
+            severity="warning" if last.followed else "error",
+            title=f"Attempt {last.number}: {last.outcome or 'ended'}",
+            message=last.reason,
+        )
+
+
+def _failure(run: Run, attempt: Attempt, failure: Failure) -> Remark:
+    how = f"by signal {failure.signal}" if failure.signal else f"with exit code {failure.exit_code}"
+    where = f" on {failure.host}" if failure.host else ""
+    lines = [line for line in failure.traceback.splitlines() if line.strip()]
+    return Remark(
+        source="run",
+        severity="error",
+        title=f"Rank {failure.rank} failed first{where}, {how}",
+        message=lines[-1].strip() if lines else "It left no traceback.",
+        help=f"allranks logs --errors --attempt {attempt.number} {run.id}",
+    )

@@ -1,0 +1,175 @@
+"""A JSONL file that grows, followed cheaply: where each line lies is kept, what it says is read on demand.
+
+A file of per-rank timings has tens of megabytes after a day on many ranks, of which a view shows a few
+hundred lines. So a refresh looks only at the bytes that were added and notes where lines begin and end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+_CHUNK = 4 << 20
+_MARK = 64
+"""So many bytes before the place read up to are compared, to notice a file that was written anew."""
+
+Row = dict[str, Any]
+
+
+class JsonlTail(Sequence[Row]):
+    """The lines of one file as a sequence of objects, each parsed when it is asked for.
+
+    A last line without its end waits for the next refresh; what is no object is left out; a line that
+    cannot be parsed is an empty object. A file that was replaced or cut is read from its beginning.
+    """
+
+    def __init__(self, path: Path, aside: re.Pattern[bytes] | None = None) -> None:
+        self.path = path
+        self.generation = 0
+        """Goes up whenever the file has been read from its beginning again."""
+        self.aside: list[Row] = []
+        """Lines that the pattern was found in: parsed at once, and no part of the sequence."""
+        self._pattern = aside
+        self._file: tuple[int, int] | None = None
+        self._clear()
+
+    def refresh(self) -> bool:
+        """Look at what was added; True when anything changed."""
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return self._gone()
+        except OSError:
+            return False
+        try:
+            about = os.fstat(handle)
+            restarted = self._restart((about.st_dev, about.st_ino), about.st_size, handle)
+            before = len(self._begins), len(self.aside)
+            if about.st_size > self._read:
+                self._index(handle)
+            return restarted or before != (len(self._begins), len(self.aside))
+        except OSError:  # a file system that is being taken away; the next look may find it again
+            return False
+        finally:
+            os.close(handle)
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Row]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | list[Row]:
+        places = range(len(self))[place]
+        return self.at(places) if isinstance(places, range) else self.at([places])[0]
+
+    def __iter__(self) -> Iterator[Row]:
+        for begin in range(0, len(self), 256):
+            yield from self.since(begin, begin + 256)
+
+    def at(self, places: Iterable[int]) -> list[Row]:
+        """The objects at these places, read in one go."""
+        return [_parse(raw) for raw in self._raw(places)]
+
+    def since(self, place: int, end: int | None = None) -> list[Row]:
+        """All from there on, parsed together: much quicker than one by one where all are wanted."""
+        raws = self._raw(range(len(self))[place:end])
+        try:
+            found = json.loads(b"[" + b",".join(raws) + b"]")
+        except (ValueError, RecursionError):
+            return [_parse(raw) for raw in raws]
+        return found if len(found) == len(raws) else [_parse(raw) for raw in raws]
+
+    def _clear(self) -> None:
+        self._begins, self._ends = array("Q"), array("Q")
+        self._read = 0
+        self._mark = b""
+        self.aside.clear()
+
+    def _gone(self) -> bool:
+        if self._file is None:
+            return False
+        self._file = None
+        self.generation += 1
+        self._clear()
+        return True
+
+    def _restart(self, file: tuple[int, int], size: int, handle: int) -> bool:
+        """Begin anew when it is another file by now, or the old one with other content."""
+        same = file == self._file and size >= self._read
+        if same and os.pread(handle, len(self._mark), self._read - len(self._mark)) == self._mark:
+            return False
+        known, self._file = self._file, file
+        if known is None:
+            return False
+        self.generation += 1
+        self._clear()
+        return True
+
+    def _index(self, handle: int) -> None:
+        rest = b""
+        position = self._read
+        while chunk := os.pread(handle, _CHUNK, position):
+            position += len(chunk)
+            rest = self._lines(rest + chunk)
+
+    def _lines(self, data: bytes) -> bytes:
+        """Note the whole lines in the data, which begins where was read up to; returns what remains."""
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            if end - start > 1 and data[start] == 0x7B and data[end - 1] == 0x7D:  # { and }
+                self._note(data, start, end)
+            start = end + 1
+        self._read += start
+        self._mark = (self._mark + data[max(start - _MARK, 0) : start])[-_MARK:]
+        return data[start:]
+
+    def _note(self, data: bytes, start: int, end: int) -> None:
+        if self._pattern is not None and self._pattern.search(data, start, end):
+            self.aside.append(_parse(data[start:end]))
+            return
+        self._begins.append(self._read + start)
+        self._ends.append(self._read + end)
+
+    def _raw(self, places: Iterable[int]) -> list[bytes]:
+        wanted = [(self._begins[place], self._ends[place]) for place in places]
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                about = os.fstat(file.fileno())
+                if (about.st_dev, about.st_ino) != self._file:  # replaced since the last refresh
+                    return [b"{}"] * len(wanted)
+                return list(_pieces(file.fileno(), wanted))
+        except OSError:
+            return [b"{}"] * len(wanted)
+
+
+def _pieces(handle: int, wanted: list[tuple[int, int]]) -> Iterator[bytes]:
+    """Neighbouring lines come by one read."""
+    place = 0
+    while place < len(wanted):
+        begin, end = wanted[place]
+        last = place
+        while last + 1 < len(wanted) and 0 <= wanted[last + 1][0] - end < 4096:
+            if wanted[last + 1][1] - begin > _CHUNK:
+                break
+            last += 1
+            end = wanted[last][1]
+        data = os.pread(handle, end - begin, begin)
+        yield from (data[a - begin : b - begin] for a, b in wanted[place : last + 1])
+        place = last + 1
+
+
+def _parse(raw: bytes) -> Row:
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,59 @@
+"""What is said of a run: its failure, and mistakes in its job script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from allranks.monitor.remarks import remarks
+from allranks.runs import Run
+from monitor_rig import make_run
+
+WRONG = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-node=4
+srun torchrun --nnodes=2 --nproc-per-node=4 train.py
+"""
+
+
+def test_our_own_scripts_are_clean(tmp_path: Path) -> None:
+    assert remarks(make_run(tmp_path, ranks=8, attempts=2)) == []
+
+
+def test_the_failure_comes_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path, failed=True, job_id="3")
+    (run.path / "job.sh").write_text(WRONG)
+    found = remarks(run)
+    assert (found[0].source, found[0].severity) == ("run", "error")
+    assert found[0].title == "Rank 2 failed first on node1, with exit code 1"
+    assert found[0].message.startswith("torch.OutOfMemoryError: CUDA out of memory")
+    assert run.id in found[0].help
+    lint = found[1:]
+    assert lint
+    assert {each.source for each in lint} == {"lint"}
+    assert {each.severity for each in lint} <= {"error", "warning"}
+    assert all(each.rule.startswith("AR") and each.line for each in lint)
+    assert [each.severity for each in lint] == sorted(each.severity for each in lint)
+
+
+def test_a_script_that_is_none(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run.path / "job.sh").write_bytes(b"\xff\xfe\x00 ${ ((( <<EOF\n")
+    assert all(each.source == "lint" for each in remarks(run))
+    (run.path / "job.sh").unlink()
+    assert remarks(run) == []
+
+
+def test_an_end_without_a_failed_rank(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run.path / "attempts" / "1" / "end.json").write_text(
+        '{"exit_code": 1, "outcome": "node lost", "reason": "node2 is gone.", "next": "requeue"}'
+    )
+    (found,) = remarks(run)
+    assert (found.severity, found.title) == ("warning", "Attempt 1: node lost")
+    assert found.message == "node2 is gone."
+
+
+def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    assert remarks(Run(tmp_path)) == []

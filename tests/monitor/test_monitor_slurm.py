@@ -1,0 +1,75 @@
+"""A real job on two nodes, looked at while it runs and after."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from allranks.monitor.heat import heat, kinds
+from allranks.monitor.plain import plain
+from allranks.monitor.snapshot import take
+from allranks.monitor.source import Source
+from allranks.runs import Run
+from allranks.slurm.states import State
+from command_rig import Allranks, until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+
+TRAIN = """
+import time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from allranks import TrainConfig, Trainer
+
+torch.set_num_threads(1)
+data = TensorDataset(torch.rand(256, 4), torch.rand(256, 1))
+
+class Slow(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep(0.02 + 0.02 * (torch.distributed.get_rank() == 1))
+        return super().forward(x)
+
+model = Slow(4, 1)
+config = TrainConfig(epochs=4, log_every=4, checkpoint_every=2)
+Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), config, loss_fn="mse").fit(
+    DataLoader(data, batch_size=8)
+)
+"""
+
+
+def test_two_nodes(
+    slurm: Allranks, slurm_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in slurm_env.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = ("--nodes", "2", "--nprocs", "2", "--cpus-per-task", "1", "--time", "3m", "train.py")
+    done = slurm("submit", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    run = Run(json.loads(done.stdout)["folder"])
+    source = Source(run)
+    seen: list[State] = []
+
+    def ended() -> bool:
+        source.refresh()
+        found = take(source)
+        json.dumps(plain(found), allow_nan=False)
+        seen.append(found.status.state)
+        return found.status.state.ended
+
+    until(ended)
+    assert seen[-1] is State.COMPLETED
+    assert State.RUNNING in seen
+    source.refresh()
+    found = take(source)
+    assert found.progress.share == 1.0
+    assert [node.host for node in found.nodes] == ["node1", "node2"]
+    assert all(node.cpu is not None and node.memory for node in found.nodes)
+    assert [rank.host for rank in found.ranks] == ["node1", "node2"]
+    assert [rank.rank for rank in found.ranks if rank.straggler] == [1]
+    assert found.phases["communication"] > found.phases["optimizer"]
+    assert set(kinds(source)) >= {"cpu", "step", "wait"}
+    waits = heat(source, "wait")
+    assert sum(waits.values[0]) > sum(waits.values[1])
+    assert set(run.metrics().columns("nodes")["host"]) == {"node1", "node2"}

@@ -1,0 +1,239 @@
+"""One look at a run, whatever it has and lacks."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from allranks.monitor.heat import heat, kinds
+from allranks.monitor.model import PHASES, Snapshot
+from allranks.monitor.plain import plain
+from allranks.monitor.snapshot import plain_text, take
+from allranks.monitor.source import Source
+from allranks.runs import Run
+from allranks.runs.metrics import TABLES
+from allranks.schedulers.status import RunStatus
+from allranks.slurm.states import State
+from monitor_rig import TRACEBACK, grow, make_run
+
+
+def _look(run: Run, status: RunStatus | None = None) -> Snapshot:
+    source = Source(run)
+    source.refresh()
+    snapshot = take(source, status)
+    json.dumps(plain(snapshot), allow_nan=False)
+    return snapshot
+
+
+def test_a_finished_run(tmp_path: Path) -> None:
+    found = _look(make_run(tmp_path, ranks=8, slow_rank=5))
+    assert found.status.state is State.COMPLETED
+    assert found.progress.share == 1.0
+    assert (found.progress.eta_seconds, found.progress.deadline) == (None, None)
+    assert (found.progress.epoch, found.progress.epochs) == (5, 5)
+    assert found.loss[0][1] > 2 * found.loss[-1][1]
+    assert len(found.val_loss) == 5
+    assert found.values["val_accuracy"] < 1
+    assert list(found.phases) == list(PHASES)
+    assert [node.host for node in found.nodes][1] == "node2"
+    assert [(rank.rank, rank.gpu.gpu) for rank in found.ranks if rank.gpu] == [
+        (rank, rank % 4) for rank in range(8)
+    ]
+    assert [rank.rank for rank in found.ranks if rank.straggler] == [5]
+    assert found.ranks[5].behind == pytest.approx(0.42, abs=0.08)
+    assert found.error is None
+    assert found.last_lines[-1].startswith("step 500 loss")
+
+
+def test_a_running_one(tmp_path: Path) -> None:
+    run = make_run(tmp_path, finished=False, windows=40)
+    found = _look(run)
+    assert found.status.state is State.RUNNING
+    assert found.progress.total_steps == 610
+    assert found.progress.saved_step == 400
+    pace = sum(found.phases.values())
+    assert found.progress.eta_seconds == pytest.approx(210 * pace, rel=0.2)
+    assert time.time() - 60 < found.nodes[0].time <= time.time()
+    assert found.progress.deadline is not None
+    assert found.progress.deadline > time.time() + 11 * 3600
+    grow(run, 2)
+    later = _look(run)
+    assert (found.progress.step, later.progress.step) == (400, 420)
+
+
+def test_progress_is_the_newer_of_its_two_sources(tmp_path: Path) -> None:
+    run = make_run(tmp_path, finished=False, windows=10)
+    path = run.path / "attempts" / "1" / "progress.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written | {"step": 107, "updated": time.time() + 1}))
+    assert _look(run).progress.step == 107
+    path.write_text(json.dumps(written | {"step": 30, "updated": written["updated"] - 99}))
+    assert _look(run).progress.step == 100
+
+
+def test_the_time_limit_where_no_rank_was_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path, finished=False, windows=10, job_id="7")
+    (run.path / "attempts" / "1" / "environment.txt").write_text("RANK=0\n")
+    found = _look(run, RunStatus(run, State.RUNNING))
+    start = run.attempts[0].start
+    assert start is not None
+    assert found.progress.deadline == pytest.approx(start.timestamp() + 12 * 3600)
+
+
+def test_a_failed_one(tmp_path: Path) -> None:
+    found = _look(make_run(tmp_path, failed=True))
+    assert found.status.state is State.FAILED
+    assert found.error is not None
+    assert (found.error.rank, found.error.traceback) == (2, TRACEBACK)
+    assert [rank.rank for rank in found.ranks if rank.failed] == [2]
+    assert found.last_lines[-1].startswith("torch.OutOfMemoryError")
+
+
+def test_several_attempts(tmp_path: Path) -> None:
+    found = _look(make_run(tmp_path, attempts=3, windows=60))
+    assert [entry.outcome for entry in found.attempts] == ["timed out", "timed out", "finished"]
+    assert [entry.first_step for entry in found.attempts] == [0, 200, 400]
+    assert found.goodput is not None
+    assert 0.4 < (found.goodput.share or 0) < 0.95
+    assert found.progress.step == 600
+
+
+def test_a_script_that_measures_nothing(tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=3)
+    (run.path / "metrics.jsonl").unlink()
+    for name in ("steps.jsonl", "progress.json", "environment.txt"):
+        (run.path / "attempts" / "1" / name).unlink()
+    found = _look(run)
+    assert found.progress.step is None
+    assert (found.values, found.loss, found.phases) == ({}, [], {})
+    assert len(found.ranks) == 4
+    assert found.ranks[3].gpu is not None
+    assert found.ranks[3].step_seconds is None
+
+
+def test_a_run_without_gpus_and_without_samples(tmp_path: Path) -> None:
+    found = _look(make_run(tmp_path / "a", gpus=False, ranks=2))
+    assert found.nodes[0].gpus == []
+    assert found.nodes[0].cpu
+    assert [rank.gpu for rank in found.ranks] == [None, None]
+    run = make_run(tmp_path / "b")
+    (run.path / "attempts" / "1" / "nodes" / "node-00000.jsonl").unlink()
+    found = _look(run)
+    assert found.nodes == []
+    assert [rank.gpu for rank in found.ranks] == [None] * 4
+
+
+def test_a_run_that_waits(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"scheduler": "slurm", "job_ids": ["5"]}')
+    run = Run(tmp_path)
+    found = _look(run, RunStatus(run, State.PENDING, "5", why="waiting for nodes"))
+    assert found.status.why == "waiting for nodes"
+    assert (found.nodes, found.ranks, found.attempts, found.goodput) == ([], [], [], None)
+    assert found.progress.share is None
+    (tmp_path / "slurm-5.out").write_text("a word\nanother\n")
+    assert _look(run, RunStatus(run, State.PENDING)).last_lines == ["a word", "another"]
+
+
+def test_an_array(tmp_path: Path) -> None:
+    """The task that began last is looked at; the attempts are those of all."""
+    (tmp_path / "run.json").write_text('{"array": "0-1", "scheduler": "slurm"}')
+    for number, task in enumerate(("0", "1"), 1):
+        folder = tmp_path / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        about = {"attempt": number, "array_task": task, "start": "2026-11-15T10:00:00.000000Z"}
+        (folder / "attempt.json").write_text(json.dumps(about))
+        (folder / "end.json").write_text('{"exit_code": 0, "end": "2026-11-15T10:01:00.000000Z"}')
+        (tmp_path / "tasks" / task).mkdir(parents=True)
+        line = {"kind": "train", "step": 10 * number, "time": 1.0, "train_loss": 0.5}
+        (tmp_path / "tasks" / task / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    found = _look(Run(tmp_path))
+    assert found.progress.step == 20
+    assert len(found.attempts) == 2
+    assert found.status.state is State.COMPLETED
+
+
+def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=3)
+    line = {"time": time.time(), "step": 40, "kind": "train", "train_loss": None}
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(line | {"nonfinite": ["train_loss"]}) + "\n")
+    found = _look(run)
+    assert math.isnan(found.values["train_loss"])
+    assert plain(found)["values"]["train_loss"] is None
+    assert plain(found)["nonfinite"] == ["train_loss"]
+    assert len(found.loss) == 3
+
+
+def test_a_script_that_trains_twice(tmp_path: Path) -> None:
+    """The curve is that of the training under way."""
+    run = make_run(tmp_path, windows=10)
+    with open(run.path / "metrics.jsonl", "a") as file:
+        for step in (5, 10):
+            line = {"time": time.time(), "step": step, "kind": "train", "train_loss": 0.1 * step}
+            file.write(json.dumps(line) + "\n")
+    assert _look(run).loss == [(5.0, 0.5), (10.0, 1.0)]
+
+
+def test_files_full_of_rubbish(tmp_path: Path) -> None:
+    run = make_run(tmp_path, attempts=2, failed=True)
+    for path in run.path.rglob("*"):
+        if path.is_file() and path.suffix in (".json", ".jsonl", ".log", ".txt", ".sh"):
+            data = path.read_bytes()
+            path.write_bytes(
+                data[: len(data) // 2] + b"\xff\x00{]\n" + b'{"gpus": 7, "step": "x"}\n'
+            )
+    found = _look(run)
+    assert len(found.attempts) == 2
+
+
+ODD = (None, "x", "", [], {}, -1, True, 1e308, 10**400, math.nan, [None, "a", 3], {"gpu": "x"})
+
+
+def _changed(value: object, chance: random.Random) -> object:
+    """The same with some values of another kind, and some left out."""
+    if chance.random() < 0.08:
+        return chance.choice(ODD)
+    if isinstance(value, dict):
+        kept = {name: each for name, each in value.items() if chance.random() > 0.03}
+        return {name: _changed(each, chance) for name, each in kept.items()}
+    return [_changed(each, chance) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_values_of_the_wrong_kind(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    run = make_run(tmp_path, attempts=2, windows=8, failed=seed % 2 == 0)
+    for path in run.path.rglob("*.jsonl"):
+        rows = [_changed(json.loads(line), chance) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for path in run.path.rglob("rank-*.json"):
+        path.write_text(json.dumps(_changed(json.loads(path.read_text()), chance)))
+    source = Source(run)
+    source.refresh()
+    assert len(plain(take(source))["attempts"]) == 2
+    for kind in kinds(source):
+        found = heat(source, kind)
+        assert {len(row) for row in found.values} <= {len(found.times)}
+    for table in TABLES:
+        assert len({len(values) for values in run.metrics().columns(table).values()}) <= 1
+
+
+def test_what_a_snapshot_is_as_json(tmp_path: Path) -> None:
+    found = json.loads(json.dumps(plain(_look(make_run(tmp_path, attempts=2)))))
+    assert found["status"]["state"] == "COMPLETED"
+    assert found["progress"]["share"] == 1.0
+    assert found["nodes"][0]["gpus"][0]["name"] == "NVIDIA H200"
+    assert found["ranks"][1]["gpu"]["gpu"] == 1
+    assert found["attempts"][0]["outcome"] == "timed out"
+    assert found["goodput"]["useful_seconds"] > 0
+    assert found["loss"][0][0] == 10.0
+
+
+def test_control_characters_do_not_reach_a_terminal() -> None:
+    text = "\x1b[31mred\x1b[0m \x1b]0;title\x07and\x1b[2J a\tb\x9b1m\r\x00"
+    assert plain_text(text) == "red and a    b1m"

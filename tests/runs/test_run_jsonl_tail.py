@@ -1,0 +1,124 @@
+"""A JSONL file is followed whatever happens to it: torn lines, growth, replacement."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allranks.runs import jsonl_tail
+from allranks.runs.jsonl_tail import JsonlTail
+
+
+def _write(path: Path, *rows: object, mode: str = "a") -> None:
+    with open(path, mode) as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def _steps(tail: JsonlTail) -> list[int]:
+    return [row["step"] for row in tail]
+
+
+def test_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    assert not tail.refresh()
+    assert list(tail) == []
+    _write(tail.path, {"step": 1})
+    assert tail.refresh()
+    assert not tail.refresh()
+    assert tail[-1] == {"step": 1}
+
+
+def test_lines_come_as_they_are_written(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    for step in range(5):
+        _write(tail.path, {"step": step})
+        assert tail.refresh()
+        assert _steps(tail) == list(range(step + 1))
+    assert tail[1:3] == tail.since(1, 3) == tail.at([1, 2]) == [{"step": 1}, {"step": 2}]
+    with pytest.raises(IndexError):
+        tail[5]
+
+
+def test_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    tail.path.write_text('{"step": 1}\n{"st')
+    tail.refresh()
+    assert _steps(tail) == [1]
+    with open(tail.path, "a") as file:
+        file.write('ep": 2}\n')
+    assert tail.refresh()
+    assert _steps(tail) == [1, 2]
+
+
+def test_what_is_no_object_is_left_out(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    tail.path.write_bytes(
+        b'\n[1]\n{"step": 1}\n{"step": 2, "a"\n\x00\xff\n{"bad": }\n{"step": 3}\n'
+    )
+    tail.refresh()
+    assert list(tail) == tail.since(0) == [{"step": 1}, {}, {"step": 3}]
+
+
+def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    _write(tail.path, *({"step": step} for step in range(10)))
+    tail.refresh()
+    _write(tmp_path / "new", {"step": 0}, {"step": 7})
+    (tmp_path / "new").replace(tail.path)
+    assert tail[0] == {}  # what lies there by now is not what was noted
+    assert tail.refresh()
+    assert (tail.generation, _steps(tail)) == (1, [0, 7])
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_a_file_that_was_written_over_is_read_anew(tmp_path: Path, rows: int) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    _write(tail.path, *({"step": step} for step in range(3)))
+    tail.refresh()
+    _write(tail.path, *({"step": step + 5} for step in range(rows)), mode="w")
+    assert tail.refresh()
+    assert _steps(tail) == [step + 5 for step in range(rows)]
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    _write(tail.path, {"step": 1})
+    tail.refresh()
+    tail.path.unlink()
+    assert tail.refresh()
+    assert list(tail) == []
+    _write(tail.path, {"step": 2})
+    assert tail.refresh()
+    assert _steps(tail) == [2]
+
+
+def test_some_lines_are_kept_aside(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl", aside=re.compile(rb'"kind"\s*:\s*"node"'))
+    _write(tail.path, {"kind": "node", "cpus": 8}, {"kind": "sample", "step": 1})
+    tail.refresh()
+    assert tail.aside == [{"kind": "node", "cpus": 8}]
+    assert _steps(tail) == [1]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 60), max_size=40), st.integers(2, 50))
+def test_any_lines_in_any_pieces(lengths: list[int], piece: int) -> None:
+    """Lines longer and shorter than what is read at a time, written in pieces that end anywhere."""
+    import tempfile
+
+    rows = [{"step": place, "x": "y" * length} for place, length in enumerate(lengths)]
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl_tail, "_CHUNK", 37)
+        tail = JsonlTail(Path(folder) / "x.jsonl")
+        for begin in range(0, len(data), piece):
+            with open(tail.path, "ab") as file:
+                file.write(data[begin : begin + piece])
+            tail.refresh()
+        assert tail.generation == 0
+        assert list(tail) == tail.since(0) == rows

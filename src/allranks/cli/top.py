@@ -1,0 +1,42 @@
+"""allranks top: a run, live in the terminal."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("run", default="last")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two pictures.",
+)
+@click.option("--once", is_flag=True, help="Print one picture with every row, and end.")
+@click.option("--json", "as_json", is_flag=True, help="One look at the run as JSON, and end.")
+def top(run: str, every: float, once: bool, as_json: bool) -> None:
+    """Watch RUN (a name, a folder, a job id or `last`): progress, loss, GPUs, the slowest rank.
+
+    Keys: q quit, r ranks, n nodes, s slowest first, arrows scroll, p pause, ? help.
+    """
+    from allranks.runs.index import find_run
+
+    found = find_run(run)
+    if as_json:
+        import json
+
+        from allranks.monitor.plain import plain
+        from allranks.top.watcher import look
+
+        click.echo(json.dumps(plain(look(found)), indent=2))
+        return
+    from allranks.top.app import live, page, watch
+    from allranks.top.watcher import look
+
+    if once or not live():
+        page(look(found))
+    else:
+        watch(found, every)

@@ -1,0 +1,204 @@
+"""The upper part of the screen: which run, how far, how well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from rich.text import Text
+
+from allranks.monitor.model import Snapshot
+from allranks.schedulers.status import RunStatus
+from allranks.slurm.states import State
+from allranks.top.bars import COLOURS, Glyphs, bar, sparkline, stacked
+from allranks.top.lines import Piece, cut, fit, wrapped
+from allranks.top.words import amount, clean, clock, duration, percent, value
+
+STATE_COLOURS = {
+    State.RUNNING: "green",
+    State.COMPLETING: "green",
+    State.COMPLETED: "green",
+    State.PENDING: "yellow",
+    State.REQUEUED: "yellow",
+    State.SUSPENDED: "yellow",
+    State.INTERRUPTED: "yellow",
+    State.UNKNOWN: "yellow",
+}
+"""All other states are ends that nobody wanted: red."""
+
+_SHOWN = ("train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu")
+_PHASE_NAMES = {"checkpoint": "saving"}
+
+
+def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text:
+    """The run, its state, its job, how long it has been going."""
+    status = snapshot.status
+    state = status.state.value
+    name = cut(Text(clean(status.run.id), "bold"), max(width - len(state) - 2, 8), glyphs.more)
+    colour = STATE_COLOURS.get(status.state, "red")
+    seconds = _elapsed(status, snapshot.time)
+    return fit(
+        [
+            Piece(name),
+            Piece.of(state, f"bold {colour}"),
+            Piece.of(f"job {status.job_id}" if status.job_id else "", rank=2),
+            Piece.of("" if seconds is None else clock(seconds), rank=1),
+            Piece.of(f"attempt {status.attempts}" if status.attempts else "", rank=3),
+            Piece.of(clean(status.nodes), "dim", rank=4),
+        ],
+        width,
+        glyphs.more,
+    )
+
+
+def notices(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
+    """What must be read before any number: why it waits, how it ended, who holds the others up."""
+    status = snapshot.status
+    lines: list[Text] = []
+    if text := _standing(status):
+        colour = STATE_COLOURS.get(status.state, "red")
+        lines += wrapped(clean(text), width, 2, colour, glyphs.more)
+    slow = [rank for rank in snapshot.ranks if rank.straggler]
+    if slow and not status.state.ended:
+        worst = max(slow, key=lambda rank: rank.behind or 0.0)
+        others = f", and {len(slow) - 1} more" if len(slow) > 1 else ""
+        where = f" on {clean(worst.host)}" if worst.host else ""
+        by = f": its own work takes {percent(worst.behind)} longer" if worst.behind else ""
+        text = f"straggler: the others wait for rank {worst.rank}{where}{others}{by}"
+        lines.append(cut(Text(text, "bold red"), width, glyphs.more))
+    return lines
+
+
+def progress(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+    """The bar, the step, the epoch."""
+    now = snapshot.progress
+    if now.step is None:
+        return None
+    total = f"/{now.total_steps}" if now.total_steps else ""
+    pieces = [
+        Piece.of(f"step {now.step}{total}"),
+        Piece.of(percent(now.share), "bold", rank=1),
+        Piece.of(_epoch(now.epoch, now.epochs), rank=2),
+    ]
+    room = min(width - fit(pieces, width).cell_len - 2, 60)
+    if now.share is None or room < 6:
+        return fit(pieces, width, glyphs.more)
+    drawn = bar(now.share, room, "green", glyphs)
+    return fit([Piece(drawn, rank=3), *pieces], width, glyphs.more)
+
+
+def times(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+    """When it will be done, and whether the job lasts so long."""
+    now, pieces = snapshot.progress, []
+    if snapshot.status.state.ended:
+        return None
+    if now.eta_seconds is not None:
+        pieces.append(Piece.of(f"{clock(now.eta_seconds)} to go"))
+    if now.deadline is not None:
+        left = now.deadline - snapshot.time
+        short = now.eta_seconds is not None and now.eta_seconds > left
+        known = now.eta_seconds is not None
+        verdict = "" if not known else ", before the end" if short else ", enough"
+        text = f"time limit in {clock(left)}{verdict}"
+        pieces.append(Piece.of(text, "bold red" if short else ""))
+    if now.saved_step is not None:
+        pieces.append(Piece.of(f"saved at step {now.saved_step}", rank=1))
+    return fit(pieces, width, glyphs.more) if pieces else None
+
+
+def loss(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+    """The loss with its curve, the validation's, the learning rate."""
+    values = snapshot.values
+    train = values.get("train_loss", snapshot.loss[-1][1] if snapshot.loss else None)
+    val = values.get("val_loss", snapshot.val_loss[-1][1] if snapshot.val_loss else None)
+    rates = [number for name, number in values.items() if name == "lr" or name.startswith("lr_")]
+    if train is None and val is None and not rates:
+        return None
+    before = Piece.of("" if train is None else f"loss {value(train)}", "bold")
+    after = [
+        Piece.of("" if val is None else f"val loss {value(val)}", rank=1),
+        Piece.of(f"lr {rates[0]:.3g}" if rates else "", rank=2),
+    ]
+    room = width - fit([before, *after], width).cell_len - 2
+    curve = sparkline(snapshot.loss, room, glyphs) if room >= 6 else ""
+    return fit([before, Piece.of(curve, "cyan", rank=3), *after], width, glyphs.more)
+
+
+def speed(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+    """Samples, tokens, MFU, then the user's own metrics as far as there is room."""
+    values = snapshot.values
+    pieces = [
+        Piece.of(f"{amount(values[name])} {unit}", rank=rank)
+        for name, unit, rank in (
+            ("samples_per_second", "samples/s", 0),
+            ("tokens_per_second", "tokens/s", 1),
+        )
+        if name in values
+    ]
+    if "mfu" in values:
+        pieces.append(Piece.of(f"MFU {percent(values['mfu'])}", rank=2))
+    own = [Piece.of(f"{name} {value(number)}", rank=3) for name, number in _own(snapshot)]
+    return fit([*pieces, *own], width, glyphs.more) if pieces or own else None
+
+
+def step(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
+    """Where the time of a step goes: a bar, and below it what its letters mean."""
+    parts = {name: seconds for name, seconds in snapshot.phases.items() if seconds > 0}
+    whole = sum(parts.values())
+    if not whole:
+        return []
+    label = f"a step {duration(whole)}"
+    line = Text(f"{label}  ")
+    line.append_text(stacked(parts, max(width - len(label) - 2, 1)))
+    order = sorted(parts, key=lambda name: -parts[name])
+    legend = [
+        Piece.of(
+            f"{_PHASE_NAMES.get(name, name)} {percent(seconds / whole)}",
+            COLOURS.get(name, ""),
+            rank=order.index(name),
+        )
+        for name, seconds in parts.items()
+        if seconds / whole >= 0.005
+    ]
+    return [cut(line, width, ""), fit(legend, width, glyphs.more)]
+
+
+def _own(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
+    """What the training itself reports, without what has its own place."""
+    for name, number in snapshot.values.items():
+        ours = name in _SHOWN or name.startswith("lr") or name.endswith("_seconds")
+        if not ours and name not in ("epoch", "flops_per_second"):
+            yield clean(name), number
+
+
+def _epoch(epoch: int | None, epochs: int | None) -> str:
+    if epoch is None:
+        return ""
+    return f"epoch {epoch}/{epochs}" if epochs else f"epoch {epoch}"
+
+
+def _elapsed(status: RunStatus, now: float) -> float | None:
+    if status.start is None:
+        return None
+    end = status.end.timestamp() if status.end else None
+    if end is None and not (status.state.active or status.state is State.UNKNOWN):
+        return None
+    return max((end or now) - status.start.timestamp(), 0.0)
+
+
+def _standing(status: RunStatus) -> str:
+    """Why it waits or how it ended; nothing of a run that just runs."""
+    if status.state is State.PENDING:
+        text = f"waiting: {status.why or 'no reason given yet'}"
+        if status.expected_start:
+            text += f"; expected to start at {_moment(status.expected_start)}"
+        return text
+    if status.state.ended:
+        when = f" at {_moment(status.end)}" if status.end else ""
+        code = f", exit code {status.exit_code}" if status.exit_code else ""
+        return f"{status.state.value}{when}{code}" + (f": {status.why}" if status.why else "")
+    return status.why
+
+
+def _moment(time: datetime) -> str:
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")

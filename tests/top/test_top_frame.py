@@ -1,0 +1,150 @@
+"""Whole pictures, compared with files, and what holds of a picture at any size.
+
+Write the files anew with: UPDATE_GOLDEN=1 pytest tests/top/test_top_frame.py
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from allranks.monitor.model import NodeNow, Progress, RankNow, Snapshot
+from allranks.runs.folder import Run
+from allranks.slurm.states import State
+from allranks.top.bars import ASCII, BLOCKS
+from allranks.top.frame import Frame, frame
+from allranks.top.screen import rendered
+from allranks.top.view import View
+from snapshot_rig import NOW, failed, own_script, pending, snapshot, status
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES: dict[str, tuple[Callable[[], Snapshot], int, int | None, View]] = {
+    "running-80x24": (snapshot, 80, 24, View()),
+    "nodes-80x24": (snapshot, 80, 24, View(rows="nodes")),
+    "cpu-80x24": (lambda: snapshot(gpus=False), 80, 24, View()),
+    "cpu-ranks-80x24": (lambda: snapshot(gpus=False), 80, 24, View(rows="ranks")),
+    "pending-80x24": (pending, 80, 24, View()),
+    "own-script-80x24": (own_script, 80, 24, View()),
+    "failed-80x24": (failed, 80, 24, View()),
+    "help-80x24": (snapshot, 80, 24, View(help=True)),
+    "scrolled-80x24": (lambda: snapshot(64), 80, 24, View(first=30, paused=True)),
+    "slowest-120x40": (lambda: snapshot(64), 120, 40, View(slowest=True)),
+    "small-40x10": (lambda: snapshot(64), 40, 10, View()),
+    "page-100": (lambda: snapshot(16), 100, None, View()),
+}
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def _text(made: Frame) -> str:
+    return "".join(line.plain.rstrip() + "\n" for line in made.lines)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_picture(name: str) -> None:
+    make, width, height, view = CASES[name]
+    made = _text(frame(make(), width, height, view))
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(made, encoding="utf-8")
+    assert made == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("make", [snapshot, pending, own_script, failed])
+def test_no_line_is_ever_too_long_and_none_too_many(make: Callable[[], Snapshot]) -> None:
+    shown = make()
+    for width in (1, 2, 7, 20, 39, 60, 79, 80, 81, 200):
+        for height in (1, 2, 3, 7, 8, 9, 15, 24, 70):
+            for glyphs in (BLOCKS, ASCII):
+                for rows in ("ranks", "nodes"):
+                    made = frame(shown, width, height, View(rows=rows), glyphs)
+                    assert len(made.lines) == height
+                    assert max(line.cell_len for line in made.lines) <= width
+
+
+def test_ascii_is_ascii() -> None:
+    for make in (snapshot, failed, pending):
+        assert _text(frame(make(), 80, 24, glyphs=ASCII)).isascii()
+
+
+def test_the_rows_scroll_to_the_last_and_not_beyond() -> None:
+    shown = snapshot(64)
+    made = frame(shown, 80, 24, View(first=10**9))
+    assert made.first + made.shown == made.total == 64
+    assert f"ranks {made.first + 1}-64 of 64" in _text(made)
+    assert "  63  node2" in _text(made)
+
+
+def test_the_slowest_comes_first() -> None:
+    made = _text(frame(snapshot(64, straggler=47), 80, 24, View(slowest=True)))
+    first = made.splitlines()[made.splitlines().index("") + 2]
+    assert first.split()[0] == "47"
+    assert "straggler +31%" in first
+    nodes = _text(frame(snapshot(64, straggler=47), 80, 24, View(slowest=True, rows="nodes")))
+    assert nodes.index("node2 ") < nodes.index("node1 ")
+
+
+def test_a_limit_that_comes_before_the_end_is_marked() -> None:
+    whole = snapshot()
+    soon = replace(whole.progress, deadline=NOW.timestamp() + 1800)
+    made = frame(replace(whole, progress=soon), 80, 24)
+    line = next(line for line in made.lines if "time limit" in line.plain)
+    assert "time limit in 0:30:00, before the end" in line.plain
+    assert any("red" in str(span.style) for span in line.spans)
+    assert "time limit in 2:00:00, enough" in _text(frame(whole, 80, 24))
+
+
+def test_an_end_stays_and_says_how() -> None:
+    ended = status(State.COMPLETED, end=NOW, exit_code=0)
+    made = _text(frame(replace(snapshot(), status=ended), 80, 24))
+    assert "train-20261115-105757  completed" in made
+    assert "completed at 2026-11-15 12:00:00" in made
+    assert "to go" not in made
+    assert "time limit" not in made
+
+
+def test_texts_of_others_move_no_cursor() -> None:
+    nasty = "\x1b[2J\x1b]0;title\x07evil\r\n\x9b31m\u202eab"
+    run = Run(Path("/x"), "x", f"x{nasty}")
+    shown = Snapshot(
+        replace(status(), run=run, why=nasty, nodes=nasty),
+        Progress(1, 2),
+        values={f"train_{nasty}": 1.0},
+        nodes=[NodeNow(0, nasty, 0.0, cpus=2, cpu=1.0)],
+        ranks=[RankNow(0, nasty)],
+        last_lines=[nasty],
+    )
+    console = Console(force_terminal=True, color_system="truecolor", no_color=True)
+    for rows in ("ranks", "nodes"):
+        for line in frame(shown, 80, 24, View(rows=rows)).lines:
+            text = rendered(console, line).replace("\x1b[0m", "")
+            for code in range(10):
+                text = text.replace(f"\x1b[{code}m", "").replace(f"\x1b[1;{code}m", "")
+            assert text.isprintable(), repr(text)
+
+
+def test_no_color_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = frame(snapshot(), 80, 24).lines
+    coloured = "".join(
+        rendered(Console(force_terminal=True, color_system="standard"), line) for line in lines
+    )
+    assert "\x1b[32m" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = "".join(
+        rendered(Console(force_terminal=True, color_system="standard"), line) for line in lines
+    )
+    assert "\x1b[3" not in plain
+    assert "\x1b[4" not in plain

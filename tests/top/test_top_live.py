@@ -1,0 +1,74 @@
+"""The command: one picture, JSON, a mistake; and a real training watched while it trains."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_rig import Allranks
+from monitor_rig import make_run
+from terminal_rig import Terminal
+
+SCRIPT = Path(__file__).with_name("watch_train.py")
+
+
+def test_one_picture_where_there_is_no_terminal(tmp_path: Path, allranks: Allranks) -> None:
+    run = make_run(tmp_path / "runs", ranks=40, slow_rank=33)
+    for words in (("top", "last"), ("top", "--once", run.id)):
+        done = allranks(*words)
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert lines[0].startswith(f"{run.id}  completed")
+        assert sum("straggler +" in line for line in lines) == 1
+        assert "  39  " in done.stdout  # every row, whatever the height
+        assert max(map(len, lines)) <= 80
+        assert "\x1b" not in done.stdout
+        assert "q quit" not in done.stdout
+
+
+def test_ascii_for_an_output_that_knows_no_blocks(tmp_path: Path, allranks: Allranks) -> None:
+    make_run(tmp_path / "runs", "größe")
+    done = allranks("top", "last", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert "gr??e-" in done.stdout
+    assert "####" in done.stdout
+
+
+def test_json_is_one_look(tmp_path: Path, allranks: Allranks) -> None:
+    run = make_run(tmp_path / "runs")
+    done = allranks("top", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert run.id in json.dumps(told)
+    assert told["progress"]["step"] == 500
+
+
+def test_an_unknown_run(tmp_path: Path, allranks: Allranks) -> None:
+    make_run(tmp_path / "runs")
+    done = allranks("top", "trian")
+    assert done.returncode == 2
+    assert "Error: No run is called 'trian'. Did you mean train?" in done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_a_training_is_watched_while_it_trains(tmp_path: Path, clean_env: dict[str, str]) -> None:
+    env = {**clean_env, "ALLRANKS_SAMPLE": "1"}
+    command = f"{sys.executable} -m allranks run --nprocs 2 {SCRIPT} 4 >log 2>&1 &"
+    with Terminal(tmp_path, env) as terminal:
+        terminal.type(command)
+        terminal.wait(lambda _: any(tmp_path.glob("runs/*/attempts/1")))
+        terminal.top("last", "--every 0.3")
+        terminal.shows("running", "step ", "/64", "epoch ", "loss ", "samples/s", "to go")
+        terminal.shows("NODE", "CPU")
+        terminal.press("r")
+        terminal.shows("RANK", "WAIT", "straggler +")
+        terminal.shows("completed at", "100%", "the training is over")
+        terminal.press("q")
+        terminal.wait(lambda text: "q quit" not in text)

@@ -1,0 +1,114 @@
+"""allranks export: a run's numbers for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def export() -> None:
+    """Give a run's numbers to Prometheus, Grafana, TensorBoard or a spreadsheet."""
+
+
+@export.command()
+@click.argument("runs", nargs=-1, metavar="[RUN]…")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.prom",
+    help="Write there, in one step [default: print].",
+)
+@click.option(
+    "--every", metavar="TIME", help="Write again after this time (15s, 1m) until the end."
+)
+@click.option("--openmetrics", is_flag=True, help="OpenMetrics in place of the classic format.")
+def prometheus(
+    runs: tuple[str, ...], output: Path | None, every: str | None, openmetrics: bool
+) -> None:
+    """The present numbers of RUNs (`last` without one) as text for Prometheus.
+
+    For the node exporter's textfile collector, while the runs go on:
+
+    \b
+        allranks export prometheus train --every 15s \\
+            --output /var/lib/node_exporter/textfile/train.prom
+    """
+    from allranks.errors import UsageError
+    from allranks.export.textfile import looks, text_of, write_textfile
+    from allranks.runs.index import find_run
+
+    if every is not None and output is None:
+        raise UsageError("--every writes a file again and again: name it with --output FILE.prom.")
+    found = [find_run(name) for name in runs or ("last",)]
+    for snapshots in looks(found, None if every is None else _seconds(every)):
+        text = text_of(snapshots, openmetrics)
+        if output is None:
+            click.echo(text, nl=False)
+        else:
+            write_textfile(output, text)
+
+
+@export.command()
+def grafana() -> None:
+    """A dashboard over the names of `export prometheus`, as JSON for Grafana's import."""
+    import json
+
+    from allranks.export.grafana import dashboard
+
+    click.echo(json.dumps(dashboard(), indent=2))
+
+
+@export.command()
+@click.argument("run", default="last")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder of the event files [default: tensorboard-export in the run folder].",
+)
+def tensorboard(run: str, output: Path | None) -> None:
+    """Event files of RUN: metrics by step, nodes and GPUs by time. Again: written anew."""
+    from allranks.export.events import export_events
+    from allranks.runs.index import find_run
+
+    found = find_run(run)
+    written = export_events(found, output)
+    if not written:
+        click.echo(f"{found.id} has no numbers so far. State: allranks ps {found.id}", err=True)
+        return
+    for path, count in written.items():
+        click.echo(f"{path}  {count} values")
+    click.echo(f"Look at them: tensorboard --logdir {next(iter(written)).parent}", err=True)
+
+
+@export.command()
+@click.argument("run")
+@click.argument("table", default="train")
+def csv(run: str, table: str) -> None:
+    """Print a table of RUN as CSV: train, epoch, val, test, nodes, gpus or ranks."""
+    import sys
+
+    from allranks.export.tables import write_csv
+    from allranks.runs.index import find_run
+
+    found = find_run(run)
+    if not write_csv(found, table, sys.stdout):
+        click.echo(f"{found.id} has nothing in the table {table} so far.", err=True)
+
+
+def _seconds(text: str) -> float:
+    """``15s``, ``1m``; a bare number is seconds here."""
+    from allranks.errors import UsageError
+    from allranks.units import parse_time
+
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = parse_time(text)
+    if not 1 <= seconds < float("inf"):
+        raise UsageError(f"--every {text} is less than a second. Write 15s or 1m.")
+    return seconds

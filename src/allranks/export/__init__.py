@@ -1,0 +1,1 @@
+"""A run's numbers for other programs: Prometheus, Grafana, TensorBoard."""

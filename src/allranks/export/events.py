@@ -1,0 +1,141 @@
+"""A run's numbers as event files of TensorBoard, written without PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import MissingDependencyError, UsageError
+from allranks.runs.folder import Run
+from allranks.runs.metrics import KINDS, Metrics
+
+SUFFIX = ".allranks"
+"""The end of the names of our files: these alone are ever replaced."""
+FOLDER = "tensorboard-export"
+TRAINING, MACHINES = "training", "machines"
+"""Two runs in TensorBoard: numbers by step, and samples of nodes by seconds since the start."""
+_HEAD = ("time", "step", "epoch", "task")
+_NODE = ("cpu", "cpu_node", "memory", "memory_node", "net_in", "net_out", "disk_read", "disk_write")
+_GPU = ("use", "memory", "power", "temperature")
+
+Scalar = tuple[str, int, float, float]
+"""Tag, step, wall time, value."""
+
+
+def export_events(run: Run, output: Path | None = None) -> dict[Path, int]:
+    """Write the event files anew; the folders and how many values each one has.
+
+    An older export in the same folder is replaced once the new one is complete; any other file stays.
+    """
+    folder = output or run.path / FOLDER
+    _need_tensorboard()
+    metrics = Metrics(run.path)
+    written = {
+        folder / TRAINING: _write(folder / TRAINING, training_scalars(metrics)),
+        folder / MACHINES: _write(folder / MACHINES, machine_scalars(metrics)),
+    }
+    return {path: count for path, count in written.items() if count}
+
+
+def training_scalars(metrics: Metrics) -> Iterator[Scalar]:
+    """Every value of ``metrics.jsonl`` at its step; those of whole epochs below ``epoch/``."""
+    for kind in KINDS:
+        for row in metrics.rows(kind):
+            place = "/".join(part for part in (row.get("task"), _below(kind)) if part)
+            for name, value in row.items():
+                if name not in _HEAD and (number := _number(value)) is not None:
+                    tag = f"{place}/{name}" if place else name
+                    yield tag, int(row.get("step") or 0), float(row.get("time") or 0), number
+
+
+def machine_scalars(metrics: Metrics) -> Iterator[Scalar]:
+    """Nodes and GPUs; their steps are the seconds since the first sample."""
+    begin = min(
+        (row["time"] for table in ("nodes", "gpus") for row in metrics.rows(table) if _timed(row)),
+        default=0.0,
+    )
+    for row in filter(_timed, metrics.rows("nodes")):
+        yield from _sampled(row, row.get("host") or f"node {row.get('node')}", _NODE, begin)
+    for row in filter(_timed, metrics.rows("gpus")):
+        host = row.get("host") or f"node {row.get('node')}"
+        yield from _sampled(row, f"{host}/gpu {row.get('gpu')}", _GPU, begin)
+
+
+def _sampled(
+    row: Mapping[str, Any], place: str, names: tuple[str, ...], begin: float
+) -> Iterator[Scalar]:
+    for name in names:
+        if (number := _number(row.get(name))) is not None:
+            yield f"{place}/{name}", round(row["time"] - begin), float(row["time"]), number
+
+
+def _timed(row: Mapping[str, Any]) -> bool:
+    return _number(row.get("time")) is not None
+
+
+def _below(kind: str) -> str:
+    return "epoch" if kind == "epoch" else ""
+
+
+def _number(value: object) -> float | None:
+    """A number, NaN too: TensorBoard marks it. Texts and truth values are left out."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value)
+
+
+def _write(folder: Path, scalars: Iterable[Scalar]) -> int:
+    """One file with all of them; how many there were. Older ones of ours go when it is complete."""
+    older, count = _ours(folder), 0
+    writer = None
+    try:
+        for scalar in scalars:
+            writer = writer or _writer(folder)
+            writer.add_event(_event(*scalar))
+            count += 1
+    finally:
+        if writer is not None:
+            writer.close()
+    for path in older:
+        path.unlink(missing_ok=True)
+    return count
+
+
+def _writer(folder: Path) -> Any:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be made: {error.strerror}.\nChoose another folder: --output DIR"
+        ) from None
+    module = import_module("tensorboard.summary.writer.event_file_writer")
+    return module.EventFileWriter(str(folder), filename_suffix=SUFFIX)
+
+
+def _event(tag: str, step: int, wall: float, value: float) -> Any:
+    event = import_module("tensorboard.compat.proto.event_pb2").Event
+    summary = import_module("tensorboard.compat.proto.summary_pb2").Summary
+    content = summary(value=[summary.Value(tag=tag, simple_value=_single(value))])
+    return event(wall_time=wall, step=step, summary=content)
+
+
+def _ours(folder: Path) -> list[Path]:
+    return [path for path in folder.glob(f"events.out.tfevents.*{SUFFIX}") if path.is_file()]
+
+
+def _single(value: float) -> float:
+    """What a 32-bit float can hold; more than that is infinite there."""
+    largest = 3.4028235e38
+    return math.copysign(math.inf, value) if abs(value) > largest else value
+
+
+def _need_tensorboard() -> None:
+    if find_spec("tensorboard") is None:
+        raise MissingDependencyError(
+            "Event files for TensorBoard need the 'tensorboard' package.\n"
+            "Install it with: pip install tensorboard"
+        )

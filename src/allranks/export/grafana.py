@@ -1,0 +1,218 @@
+"""A dashboard for Grafana, built from a table of panels over the exported names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_COLUMNS = 24
+"""The width of Grafana's grid."""
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_RUN = '{run=~"$run"}'
+
+
+@dataclass(frozen=True)
+class Query:
+    """One expression and how its series are called."""
+
+    text: str
+    legend: str = "{{run}}"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of the dashboard."""
+
+    title: str
+    queries: Sequence[Query]
+    width: int = 12
+    height: int = 8
+    kind: str = "timeseries"
+    unit: str = "short"
+    help: str = ""
+    stacked: bool = False
+    low: float | None = 0.0
+    high: float | None = None
+
+
+def _of(name: str, legend: str = "{{run}}", more: str = "") -> Query:
+    labels = f'{{run=~"$run"{more}}}'
+    return Query(f"allranks_{name}{labels}", legend)
+
+
+_HOST, _RANK = "{{host}}", "rank {{rank}}"
+_GPU = "{{host}} gpu {{gpu}}"
+
+PANELS = (
+    Panel("Progress", [_of("progress_ratio")], 4, 4, "gauge", "percentunit", high=1),
+    Panel("Remaining", [_of("remaining_seconds")], 4, 4, "stat", "s"),
+    Panel(
+        "Time limit",
+        [Query(f"allranks_deadline_timestamp_seconds{_RUN} - time()")],
+        4, 4, "stat", "s", "Until the job ends: it should be more than what remains.",
+    ),
+    Panel("MFU", [_of("mfu_ratio")], 4, 4, "stat", "percentunit"),
+    Panel("Goodput", [_of("goodput_ratio")], 4, 4, "gauge", "percentunit", high=1),
+    Panel("Attempts", [_of("attempts_total")], 4, 4, "stat"),
+    Panel(
+        "Loss", [_of("metric", "{{run}} {{name}}", ',name=~".*loss.*"')], low=None,
+    ),
+    Panel(
+        "Throughput",
+        [_of("samples_per_second", "{{run}} samples/s"), _of("tokens_per_second", "{{run}} tokens/s")],
+    ),
+    Panel(
+        "What a step's time goes to", [_of("step_phase_seconds", "{{phase}}")], unit="s",
+        stacked=True,
+    ),
+    Panel("Learning rate", [_of("learning_rate", "{{run}} {{name}}")]),
+    Panel(
+        "GPU use by rank", [_of("gpu_use_ratio", _GPU)], 24, 9, "status-history", "percentunit",
+        "Share of the time in which a kernel ran, each GPU a row.", high=1,
+    ),
+    Panel("GPU memory", [_of("gpu_memory_bytes", _GPU)], 8, unit="bytes"),
+    Panel("GPU power", [_of("gpu_power_watts", _GPU)], 8, unit="watt"),
+    Panel("GPU temperature", [_of("gpu_temperature_celsius", _GPU)], 8, unit="celsius", low=None),
+    Panel(
+        "Stragglers", [_of("rank_behind_ratio", _RANK)], 12, unit="percentunit", low=None,
+        help="By which share a rank's own work takes longer than the median rank's.",
+    ),
+    Panel(
+        "Own work of each rank",
+        [Query(f"allranks_rank_data_seconds{_RUN} + allranks_rank_compute_seconds{_RUN}", _RANK)],
+        unit="s",
+        help="Data and compute: all other ranks wait for the longest.",
+    ),
+    Panel(
+        "CPUs busy",
+        [_of("node_cpus_busy", _HOST), _of("node_cpus", "{{host}} may use")], 8,
+    ),
+    Panel(
+        "Memory",
+        [_of("node_memory_bytes", _HOST), _of("node_memory_limit_bytes", "{{host}} limit")],
+        8, unit="bytes",
+    ),
+    Panel(
+        "Network",
+        [
+            _of("node_network_receive_bytes_per_second", "{{host}} in"),
+            _of("node_network_transmit_bytes_per_second", "{{host}} out"),
+        ],
+        8, unit="Bps",
+    ),
+    Panel(
+        "Disk",
+        [
+            _of("node_disk_read_bytes_per_second", "{{host}} read"),
+            _of("node_disk_write_bytes_per_second", "{{host}} write"),
+        ],
+        8, unit="Bps",
+    ),
+    Panel(
+        "Time of the attempts", [_of("attempt_seconds", "{{attempt}} {{outcome}}")], 8, unit="s",
+        stacked=True,
+    ),
+    Panel(
+        "State", [Query(f"allranks_run_state{_RUN} == 1", "{{run}}: {{state}}")], 8, kind="stat",
+    ),
+)  # fmt: skip
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard as Grafana imports it: pick the data source and the runs above the panels."""
+    return {
+        "title": "allranks",
+        "uid": "allranks",
+        "tags": ["allranks", "training"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "15s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [_source_variable(), _run_variable()]},
+        "panels": list(_placed()),
+    }
+
+
+def _source_variable() -> dict[str, Any]:
+    return {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+    }
+
+
+def _run_variable() -> dict[str, Any]:
+    query = "label_values(allranks_run_info, run)"
+    return {
+        "name": "run",
+        "label": "Run",
+        "type": "query",
+        "datasource": _SOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": "runs"},
+        "refresh": 2,
+        "sort": 2,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".+",
+    }
+
+
+def _placed() -> Iterator[dict[str, Any]]:
+    """The panels in rows, from left to right; a row is as high as its highest panel."""
+    x = y = tallest = 0
+    for number, panel in enumerate(PANELS, start=1):
+        if x + panel.width > _COLUMNS:
+            x, y, tallest = 0, y + tallest, 0
+        place = {"x": x, "y": y, "w": panel.width, "h": panel.height}
+        yield _panel(panel, number, place)
+        x, tallest = x + panel.width, max(tallest, panel.height)
+
+
+def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+    return {
+        "id": number,
+        "title": panel.title,
+        "description": panel.help,
+        "type": panel.kind,
+        "datasource": _SOURCE,
+        "gridPos": place,
+        "targets": [
+            {
+                "refId": chr(ord("A") + order),
+                "datasource": _SOURCE,
+                "expr": query.text,
+                "legendFormat": query.legend,
+            }
+            for order, query in enumerate(panel.queries)
+        ],
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "options": _options(panel),
+    }
+
+
+def _defaults(panel: Panel) -> dict[str, Any]:
+    limits = {"min": panel.low, "max": panel.high}
+    found: dict[str, Any] = {"unit": panel.unit}
+    found |= {name: limit for name, limit in limits.items() if limit is not None}
+    if panel.kind == "status-history":
+        found["color"] = {"mode": "continuous-RdYlGr"}
+        found["custom"] = {"fillOpacity": 90, "lineWidth": 0}
+    if panel.kind == "timeseries":
+        stacking = {"mode": "normal" if panel.stacked else "none", "group": "A"}
+        fill = 60 if panel.stacked else 0
+        found["custom"] = {"stacking": stacking, "fillOpacity": fill, "showPoints": "never"}
+    return found
+
+
+def _options(panel: Panel) -> dict[str, Any]:
+    if panel.kind == "stat":
+        text = "name" if panel.title == "State" else "auto"
+        return {"reduceOptions": {"calcs": ["lastNotNull"]}, "textMode": text}
+    if panel.kind == "gauge":
+        return {"reduceOptions": {"calcs": ["lastNotNull"]}}
+    if panel.kind == "status-history":
+        return {"showValue": "never", "rowHeight": 0.9, "legend": {"showLegend": False}}
+    return {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}

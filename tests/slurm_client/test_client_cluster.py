@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ from allranks.slurm import (
     requeue,
     submit,
 )
+from allranks.slurm.accounting import job_usage
+from allranks.slurm.usage import Usage
+from command_rig import runner, until
 
 pytestmark = pytest.mark.slurm
 Env = dict[str, str]
@@ -252,6 +256,54 @@ def test_accounting_knows_what_slurmctld_forgot(
     forgotten(array, env)
     whole = wait(array, env, ended)
     assert (whole.state, whole.exit_code, len(whole.tasks)) == (State.FAILED, 1, 2)
+
+
+BURN = """
+import time
+held = bytearray(150 * 2**20)
+while time.process_time() < 1.5:
+    pass
+time.sleep(2)
+"""
+
+
+def test_what_a_job_used(
+    env_accounting: Env, script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Of a job that plain sbatch submitted; then the report of it."""
+    env = {**env_accounting, "XDG_STATE_HOME": str(tmp_path / "state")}
+    (tmp_path / "burn.py").write_text(BURN)
+    options = ["-N1", "-n2", "-c2", "--gpus-per-node=2", "--mem=800M", "--time=5"]
+    job = submit(script("srun python3 burn.py"), options=options, env=env, cwd=tmp_path)
+    wait(job, env, ended)
+    usage = recorded(job, env)
+    assert (usage.source, usage.state, usage.exit_code) == ("sacct", State.COMPLETED, 0)
+    assert (usage.nodes, usage.tasks, usage.cpus, usage.gpus) == (1, 2, 4, 2)
+    assert (usage.memory, usage.time_limit) == (800 * 2**20, 300)
+    assert usage.cpu_seconds is not None
+    assert 2.8 < usage.cpu_seconds < 10
+    assert usage.largest is not None
+    assert 150 * 2**20 < (usage.largest.max_rss or 0) < 300 * 2**20
+    assert usage.largest.max_rss_node == usage.hosts
+    assert 300 * 2**20 < (usage.node_memory or 0) < 600 * 2**20
+
+    done = runner(tmp_path, env)("report", "--job", job)
+    assert done.returncode == 0, done.stderr
+    assert "too short to judge" in done.stdout
+    page = (tmp_path / f"report-{job}.html").read_text()
+    assert "allranks did not start this job" in page
+    assert "sbatch" in page
+    found = json.loads(runner(tmp_path, env)("report", "--job", job, "--json").stdout)
+    assert (found["kind"], found["used"]["source"]) == ("job", "accounting")
+    assert found["asked"]["gpus_per_node"] == 2
+
+
+def recorded(job: str, env: Env) -> Usage:
+    """Accounting lags: until the steps are there with what they used."""
+    until(lambda: (found := job_usage(job, env=env)) is not None and found.largest is not None)
+    usage = job_usage(job, env=env)
+    assert usage is not None
+    return usage
 
 
 def forgotten(job: str, env: Env) -> None:

@@ -37,7 +37,7 @@ def job_status(
 
     ``12`` of an array or a heterogeneous job gives the whole, with its parts in ``tasks``.
     """
-    asked = _checked(ids)
+    asked = checked_ids(ids)
     found = _collect(_squeue(asked, env, timeout))
     known = {job: _pick(job, found) for job in asked}
     if gone := [job for job, status in known.items() if status is None or _purged(status)]:
@@ -67,7 +67,7 @@ def cancel(
     """
     how = [] if signal is None else [f"--signal={signal}"]
     how += ["--batch"] if batch else []
-    for some in _batches(_checked(ids)):
+    for some in _batches(checked_ids(ids)):
         try:
             query(["scancel", *how, *some], timeout, env)
         except SlurmError as error:
@@ -77,7 +77,7 @@ def cancel(
 
 def requeue(job_id: str, *, env: Env = None, timeout: float = 30) -> None:
     """Put a running or ended job back into the queue under the same id."""
-    query(["scontrol", "requeue", *_checked(job_id)], timeout, env)
+    query(["scontrol", "requeue", *checked_ids(job_id)], timeout, env)
 
 
 def _squeue(ids: Sequence[str], env: Env, timeout: float) -> Iterator[JobStatus]:
@@ -136,7 +136,7 @@ def _whole(job_id: str) -> str:
     return re.split(r"[_+]", job_id, maxsplit=1)[0]
 
 
-def _checked(ids: str | Iterable[str]) -> list[str]:
+def checked_ids(ids: str | Iterable[str]) -> list[str]:
     """The ids as a list, each of a form that Slurm takes: never an option, never a shell's word."""
     asked = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
     for job in asked:

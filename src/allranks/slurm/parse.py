@@ -107,7 +107,7 @@ def parse_sacct(text: str) -> Iterator[JobStatus]:
     for rows in lives.values():
         job, raw, state, reason, code, start, end, limit, nodes, partition, user, name = rows[-1]
         yield _status(
-            job, raw, state, reason, _pair(code), start, end, limit,
+            job, raw, state, reason, code_and_signal(code), start, end, limit,
             nodes, partition, user, name, len(rows) - 1,
         )  # fmt: skip
 
@@ -143,13 +143,13 @@ def _status(
         name=name,
         state=state,
         reason=_reason(state, reason),
-        exit_code=_shell_code(state, code) if state.ended else None,
+        exit_code=shell_code(state, code) if state.ended else None,
         signal=(code[1] or None) if state.ended else None,
         nodes="" if nodes in _NOTHING else nodes,
-        start=None if waiting else _time(start),
-        end=_time(end) if state.ended else None,
-        expected_start=_time(start) if state is State.PENDING else None,
-        time_limit=_limit(limit),
+        start=None if waiting else moment(start),
+        end=moment(end) if state.ended else None,
+        expected_start=moment(start) if state is State.PENDING else None,
+        time_limit=time_limit(limit),
         restarts=restarts,
         partition=partition,
         user=user,
@@ -167,18 +167,18 @@ def _reason(state: State, reason: str) -> str:
 def _wait_status(text: str) -> tuple[int, int]:
     """squeue prints the raw wait status: 768 is exit 3, 9 is SIGKILL. Also takes ``3:0``."""
     if ":" in text:
-        return _pair(text)
+        return code_and_signal(text)
     number = int(text) if text.isdigit() else 0
     return number >> 8 & 0xFF, number & 0x7F
 
 
-def _pair(text: str) -> tuple[int, int]:
+def code_and_signal(text: str) -> tuple[int, int]:
     """sacct's ``3:0``, exit code and signal."""
     match = re.match(r"^(\d+):(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _shell_code(state: State, code: tuple[int, int]) -> int:
+def shell_code(state: State, code: tuple[int, int]) -> int:
     """Slurm gives 0:0 to jobs that ran out of time or were cancelled; 0 would read as success."""
     number, signal = code
     if state is State.COMPLETED:
@@ -188,7 +188,7 @@ def _shell_code(state: State, code: tuple[int, int]) -> int:
     return number or _FAILED_CODES.get(state, 1)
 
 
-def _time(text: str) -> datetime | None:
+def moment(text: str) -> datetime | None:
     """Seconds since the epoch, as asked for; ISO local time where the format was ignored."""
     if text.isdigit():
         return datetime.fromtimestamp(int(text), timezone.utc)
@@ -198,7 +198,7 @@ def _time(text: str) -> datetime | None:
         return None
 
 
-def _limit(text: str) -> int | None:
+def time_limit(text: str) -> int | None:
     try:
         return parse_time(text)
     except UsageError:

@@ -1,0 +1,98 @@
+"""allranks report: a run on one page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from allranks.report.advice import Advice
+    from allranks.report.make import Report
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--job", metavar="ID", help="A Slurm job, also one that allranks did not start.")
+@click.option("--output", "-o", metavar="FILE", help="Where to write it; - prints it.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "markdown", "json"]),
+    help="One page (html), text to paste (markdown), for programs (json) [default: html].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--open", "show", is_flag=True, help="Open the page in a browser.")
+def report(
+    run: str | None,
+    job: str | None,
+    output: str | None,
+    form: str | None,
+    as_json: bool,
+    show: bool,
+) -> None:
+    """What RUN asked for, what it used, and what to change: report.html in its folder.
+
+    RUN is a name, a folder, a job id or `last`, which is also meant without one. A job that allranks
+    did not start is told from Slurm's accounting: --job 12345.
+    """
+    from allranks.report.make import save
+
+    form = _form(form, as_json, output)
+    made = _made(run, job)
+    if output == "-" or (as_json and not output):
+        click.echo(made.text(form), nl=False)
+        return
+    path = save(made, form, output or "")
+    click.echo(f"{made.facts.id}: {made.facts.state}")
+    _say(made.advice, made.verdict)
+    click.echo(f"  report  {path}")
+    if show:
+        click.launch(str(path))
+
+
+def _form(form: str | None, as_json: bool, output: str | None) -> str:
+    """What was asked for; else what the file's name ends in says."""
+    from allranks.errors import UsageError
+    from allranks.report.make import FORMATS
+
+    if as_json:
+        if form not in (None, "json"):
+            raise UsageError(f"--json and --format {form} contradict each other: leave one out.")
+        return "json"
+    ending = (output or "").rpartition(".")[2]
+    by_name = {ending: name for name, ending in FORMATS.items()}
+    return form or by_name.get(ending, "html")
+
+
+def _made(run: str | None, job: str | None) -> Report:
+    from allranks.errors import UsageError
+    from allranks.report.make import report_job, report_run
+    from allranks.runs.index import find_run
+
+    if run and job:
+        raise UsageError(f"'{run}' and --job {job} are two things: name one.")
+    return report_job(job) if job else report_run(find_run(run or "last"))
+
+
+def _say(advice: Sequence[Advice], verdict: str, most: int = 3) -> None:
+    """The most important of it."""
+    import shutil
+    import textwrap
+
+    from allranks.report.markdown import one_line
+
+    colours = {"error": "red", "warning": "yellow", "note": "cyan"}
+    width = min(max(shutil.get_terminal_size().columns, 40), 100)
+    for each in advice[:most]:
+        mark = click.style("•", fg=colours[each.severity], bold=True)
+        lines = textwrap.wrap(one_line(each.text), width - 4)
+        click.echo(f"  {mark} " + "\n    ".join(lines))
+        if each.command:
+            click.secho(f"    {one_line(each.command)}", bold=True)
+    if not advice:
+        click.echo(f"  {verdict}")
+    elif len(advice) > most:
+        click.echo(f"  … and {len(advice) - most} more in the report")

@@ -1,0 +1,102 @@
+"""What a run asked for: from its plan, and where that leaves it to Slurm, from what the job got."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import UsageError
+from allranks.report.model import Asked
+from allranks.runs.files import integer, read_json
+from allranks.slurm.usage import Usage
+from allranks.units import Gpus, parse_time
+
+MIB = 2**20
+
+
+def asked(folder: Path, usage: Usage | None, on_slurm: bool) -> Asked:
+    """On this machine nothing is asked for but ranks: it has what it has."""
+    plan = read_json(folder / "plan.json")
+    shape = plan.get("shape") if isinstance(plan.get("shape"), dict) else {}
+    assert isinstance(shape, dict)
+    values = plan_values(plan)
+    base = _shape(shape)
+    if not on_slurm:
+        return Asked(nodes=base.nodes, ranks=base.ranks, ranks_per_node=base.ranks_per_node)
+    memory = integer(shape.get("memory_mib"))
+    got = from_usage(usage) if usage else Asked()
+    return Asked(
+        nodes=base.nodes or got.nodes,
+        ranks=base.ranks or got.ranks,
+        ranks_per_node=base.ranks_per_node or got.ranks_per_node,
+        tasks_per_node=base.tasks_per_node or got.tasks_per_node,
+        cpus_per_task=base.cpus_per_task,
+        cpus_per_node=base.cpus_per_node or got.cpus_per_node,
+        memory_per_node=memory * MIB if memory else got.memory_per_node,
+        gpus_per_node=base.gpus_per_node if base.gpus_per_node is not None else got.gpus_per_node,
+        gpu_type=base.gpu_type or got.gpu_type,
+        time_limit=_time(values.get("time")) or got.time_limit,
+        partition=values.get("partition") or got.partition,
+        account=values.get("account") or got.account,
+        exclusive=values.get("exclusive") == "True",
+        memory_is_all=memory == 0,
+    )
+
+
+def from_usage(usage: Usage) -> Asked:
+    """What Slurm gave a job."""
+    nodes = usage.nodes or 1
+    tasks = usage.tasks // nodes if usage.tasks >= nodes and usage.tasks % nodes == 0 else None
+    return Asked(
+        nodes=usage.nodes or None,
+        tasks_per_node=tasks,
+        cpus_per_task=usage.cpus_per_task,
+        cpus_per_node=usage.cpus // nodes or None,
+        memory_per_node=usage.memory // nodes if usage.memory else None,
+        gpus_per_node=usage.gpus // nodes,
+        gpu_type=usage.gpu_type,
+        time_limit=usage.time_limit,
+        partition=usage.partition,
+        account=usage.account,
+    )
+
+
+def plan_values(plan: Mapping[str, Any]) -> dict[str, str]:
+    """The values of a plan by name."""
+    return {name: value for name, value, _ in plan_rows(plan)}
+
+
+def plan_rows(plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(name, value, origin) of each value of a plan."""
+    rows = plan.get("values")
+    return [
+        (str(row.get("name")), str(row.get("value")), str(row.get("origin", "")))
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict)
+    ]
+
+
+def _shape(shape: Mapping[str, Any]) -> Asked:
+    tasks, cpus = integer(shape.get("tasks_per_node")), integer(shape.get("cpus_per_task"))
+    try:
+        gpus = Gpus.parse(str(shape["gpus_per_node"]))
+    except (KeyError, UsageError):
+        gpus = None
+    return Asked(
+        nodes=integer(shape.get("nodes")),
+        ranks=integer(shape.get("world_size")),
+        ranks_per_node=integer(shape.get("ranks_per_node")),
+        tasks_per_node=tasks,
+        cpus_per_task=cpus,
+        cpus_per_node=tasks * cpus if tasks and cpus else None,
+        gpus_per_node=gpus.count if gpus else None,
+        gpu_type=(gpus.type or "") if gpus else "",
+    )
+
+
+def _time(text: str | None) -> int | None:
+    try:
+        return parse_time(text) if text else None
+    except UsageError:
+        return None

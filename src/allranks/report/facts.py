@@ -1,0 +1,231 @@
+"""The facts of a run, gathered from its folder, from Slurm, and from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from statistics import median
+
+from allranks.errors import AllranksError
+from allranks.monitor.model import PHASES, Snapshot
+from allranks.monitor.phases import phases
+from allranks.monitor.remarks import remarks
+from allranks.monitor.snapshot import take
+from allranks.monitor.source import Source
+from allranks.redact import redact_text, redact_words
+from allranks.report.asked import asked, plan_rows
+from allranks.report.foreign import belongs, used_by_job
+from allranks.report.model import Error, Facts, Finding, Life, Used
+from allranks.report.setting import environment, reproduce, settings, versions
+from allranks.report.slow import slow_ranks
+from allranks.report.used import sampled
+from allranks.runs.files import read_json
+from allranks.runs.folder import Run
+from allranks.runs.ledger import Entry, goodput
+from allranks.schedulers.status import RunStatus
+from allranks.slurm.accounting import job_usage
+from allranks.slurm.states import State
+from allranks.slurm.usage import Usage
+
+_SHOWN = (
+    "train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu", "flops_per_second",
+    "step_seconds", "lr", "grad_norm",
+)  # fmt: skip
+"""Metrics that come first; the others follow by name."""
+
+
+_ENDS = {
+    "timed out": State.TIMEOUT,
+    "node lost": State.NODE_FAIL,
+    "preempted": State.PREEMPTED,
+    "cancelled": State.CANCELLED,
+}
+"""Outcomes of an attempt that are more than a failure."""
+
+
+def run_facts(
+    run: Run, *, task: str | None = None, now: datetime | None = None
+) -> tuple[Facts, Source]:
+    """The facts, and the source that pictures are drawn from."""
+    source = Source(run, task)
+    source.refresh()
+    look = take(source)
+    status = look.status
+    last = source.last.attempt if source.last else None
+    on_slurm = run.scheduler == "slurm" or bool(run.job_ids)
+    usage, silence = _accounting(run) if on_slurm else (None, "")
+    plan = read_json(run.path / "plan.json")
+    used = _used(source, usage)
+    # Of an array, those of the one task that the source follows.
+    entries = [one for one in look.attempts if one.attempt.array_task == (source.task or "")]
+    lives, good = _lives(entries), goodput(entries)
+    facts = Facts(
+        name=run.name,
+        id=run.id,
+        kind="run",
+        state=_state(status, lives),
+        ended=status.state.ended or status.state is State.UNKNOWN,
+        exit_code=status.exit_code,
+        why=redact_text(status.why),
+        job_ids=run.job_ids,
+        scheduler="slurm" if on_slurm else run.scheduler or "local",
+        folder=str(run.path),
+        launcher=str(plan.get("launcher") or (last.launcher if last else "")),
+        framework=str(plan.get("framework") or ""),
+        user=usage.user if usage else "",
+        hosts=list(last.hosts) if last else [],
+        submitted=run.created,
+        start=lives[0].start if lives else status.start,
+        end=status.end,
+        seconds=sum(life.seconds for life in lives),
+        waited=usage.waited if usage and len(run.job_ids) == 1 else None,
+        asked=asked(run.path, usage, on_slurm),
+        used=used,
+        phases={name: value for name, value in phases(source).items() if name in PHASES},
+        values=_values(look),
+        typical=_typical(source),
+        best=_best(source),
+        step=look.progress.step,
+        total_steps=look.progress.total_steps,
+        settings=settings(source.folder),
+        slow=slow_ranks(source),
+        attempts=lives,
+        goodput=good.share if look.progress.step else None,
+        useful=good.useful,
+        error=_error(look),
+        findings=_findings(run),
+        versions=versions(run.path, plan),
+        environment=environment(last.path) if last else {},
+        values_asked=[(name, _safe(value), origin) for name, value, origin in plan_rows(plan)],
+        reproduce=reproduce(run),
+        remarks=_limits(source, used, silence),
+        time=now or datetime.now(timezone.utc),
+    )
+    return facts, source
+
+
+def _state(status: RunStatus, lives: Sequence[Life]) -> str:
+    """How it stands; where Slurm has forgotten the job, the last attempt knows why it failed."""
+    if status.state is State.FAILED and lives:
+        return _ENDS.get(lives[-1].outcome, status.state).value
+    return status.state.value
+
+
+def _accounting(run: Run) -> tuple[Usage | None, str]:
+    """What Slurm tells of the last job, and why it tells nothing."""
+    if not run.job_ids:
+        return None, ""
+    try:
+        usage = job_usage(run.job_ids[-1], timeout=10)
+    except AllranksError as error:
+        return None, str(error).splitlines()[0]
+    return (usage if usage and belongs(run, usage) else None), ""
+
+
+def _used(source: Source, usage: Usage | None) -> Used:
+    """The samples of the run itself are finer than accounting; either may be missing."""
+    own = sampled(source)
+    return own if own.source or usage is None else used_by_job(usage)
+
+
+def _lives(entries: Sequence[Entry]) -> list[Life]:
+    following = [*entries[1:], None]
+    return [_life(entry, after) for entry, after in zip(entries, following, strict=False)]
+
+
+def _life(entry: Entry, after: Entry | None) -> Life:
+    attempt = entry.attempt
+    return Life(
+        number=attempt.number,
+        job_id=attempt.job_id,
+        start=attempt.start,
+        seconds=entry.seconds,
+        hosts=attempt.hosts,
+        first_step=entry.first_step,
+        last_step=entry.last_step,
+        kept_step=entry.kept_step,
+        outcome=entry.outcome,
+        reason=redact_text(attempt.reason),
+        lost_steps=_lost(entry, after),
+        useful=entry.useful,
+    )
+
+
+def _lost(entry: Entry, after: Entry | None) -> int:
+    """Steps that nothing was built on."""
+    if entry.last_step is None or entry.outcome in ("finished", "running"):
+        return 0
+    same = after is not None and after.attempt.array_task == entry.attempt.array_task
+    built_on = after.first_step if after is not None and same else None
+    if built_on is None:
+        built_on = entry.kept_step or entry.first_step or 0
+    return max(entry.last_step - built_on, 0)
+
+
+def _values(look: Snapshot) -> dict[str, float]:
+    first = [name for name in _SHOWN if name in look.values]
+    rest = sorted(name for name in look.values if name not in _SHOWN)
+    hidden = {f"{phase}_seconds" for phase in PHASES} | {"epoch_seconds"}
+    return {name: look.values[name] for name in [*first, *rest] if name not in hidden}
+
+
+def _typical(source: Source) -> dict[str, float]:
+    known = {
+        name: [value for value in source.train[name] if value is not None]
+        for name in ("samples_per_second", "tokens_per_second", "mfu", "step_seconds")
+        if name in source.train
+    }
+    return {name: median(values) for name, values in known.items() if values}
+
+
+def _best(source: Source) -> dict[str, float]:
+    columns = {"train_loss": source.train, "val_loss": source.val}
+    found = {
+        name: [value for value in each[name] if value is not None]
+        for name, each in columns.items()
+        if name in each
+    }
+    return {name: min(values) for name, values in found.items() if values}
+
+
+def _error(look: Snapshot) -> Error | None:
+    failure = look.error
+    if failure is None:
+        return None
+    text = redact_text(failure.traceback)
+    return Error(failure.rank, failure.host, failure.exit_code, failure.signal, text)
+
+
+def _findings(run: Run) -> list[Finding]:
+    return [
+        Finding(
+            each.source,
+            each.severity,
+            each.title,
+            redact_text(each.message),
+            redact_text(each.help),
+            each.rule,
+        )
+        for each in remarks(run)
+        if each.source != "run"  # the failure is told apart, with its traceback
+    ]
+
+
+def _safe(value: str) -> str:
+    return " ".join(redact_words(value.split(" ")))
+
+
+def _limits(source: Source, used: Used, silence: str) -> list[str]:
+    """What is missing here, and why."""
+    found = []
+    if not used.source:
+        found.append("What the nodes did was not sampled, so how they were used is not known.")
+    elif used.source == "samples" and not used.gpus:
+        found.append("No GPU was seen by the sampler.")
+    if not len(source.train):
+        found.append(
+            "There are no metrics: they are written by a Trainer, or your own loop with one."
+        )
+    if silence:
+        found.append(f"Slurm was asked and did not tell: {silence}")
+    return found

@@ -1,0 +1,109 @@
+"""A report made and put where it belongs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from allranks.errors import AllranksError, RunNotFoundError, UsageError
+from allranks.report.advice import Advice, advise
+from allranks.report.facts import run_facts
+from allranks.report.foreign import belongs, job_facts, known_usage
+from allranks.report.html import page
+from allranks.report.markdown import markdown
+from allranks.report.model import Facts
+from allranks.report.pictures import Picture, pictures
+from allranks.report.record import record
+from allranks.report.summary import verdict
+from allranks.runs.files import write_text
+from allranks.runs.folder import Run
+from allranks.runs.index import find_run
+from allranks.slurm.jobs import checked_ids
+
+FORMATS = {"html": "html", "markdown": "md", "json": "json"}
+"""The forms of a report and how their files end."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The facts, what follows from them, and the pictures."""
+
+    facts: Facts
+    advice: Sequence[Advice]
+    pictures: Sequence[Picture] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """The report in one sentence."""
+        return verdict(self.facts, self.advice)
+
+    def text(self, form: str = "html") -> str:
+        """The report in one of FORMATS."""
+        if form == "html":
+            return page(self.facts, self.advice, self.pictures)
+        if form == "markdown":
+            return markdown(self.facts, self.advice)
+        return json.dumps(record(self.facts, self.advice), indent=2, ensure_ascii=False) + "\n"
+
+    def default_path(self, form: str = "html") -> Path:
+        """``report.html`` in the run folder where that may be written, else a file here."""
+        ending = FORMATS[form]
+        folder = Path(self.facts.folder)
+        if self.facts.kind == "run" and os.access(folder, os.W_OK):
+            return folder / f"report.{ending}"
+        name = self.facts.id if self.facts.kind == "run" else self.facts.job_ids[0]
+        return Path(f"report-{name}.{ending}").absolute()
+
+
+def report_run(run: Run, *, task: str | None = None, now: datetime | None = None) -> Report:
+    """Of a run, ended or not; of a job array that of one task, the newest unless it is given."""
+    facts, source = run_facts(run, task=task, now=now)
+    return Report(facts, advise(facts), pictures(source))
+
+
+def report_job(job_id: str, *, now: datetime | None = None) -> Report:
+    """Of a Slurm job, whoever started it; a job of a run gives the report of the run."""
+    checked_ids(job_id)
+    run = _run_of(job_id)
+    if run is not None and _is_of(run, job_id):
+        task = job_id.partition("_")[2] if run.array else ""
+        return report_run(run, task=task or None, now=now)
+    facts = job_facts(known_usage(job_id), now=now)
+    return Report(facts, advise(facts))
+
+
+def _is_of(run: Run, job_id: str) -> bool:
+    """As far as Slurm can tell; where it does not know the job or does not answer, the folder does."""
+    try:
+        return belongs(run, known_usage(job_id))
+    except AllranksError:
+        return True
+
+
+def save(report: Report, form: str = "html", output: str = "") -> Path:
+    """Write it to ``output`` (a file or a folder), or where it belongs."""
+    path = Path(output).expanduser() if output else report.default_path(form)
+    if path.is_dir():
+        path = path / report.default_path(form).name
+    try:
+        write_text(path, report.text(form))
+    except OSError as error:
+        raise UsageError(
+            f"The report cannot be written to {path}: {error.strerror or error}.\n"
+            "Choose another place: --output FILE, or print it: --output -"
+        ) from None
+    return path
+
+
+def _run_of(job_id: str) -> Run | None:
+    """The run that has this job, if one has."""
+    try:
+        run = find_run(job_id)
+    except RunNotFoundError:
+        return None
+    wanted = {job_id, job_id.partition("_")[0], job_id.partition("+")[0]}
+    return run if wanted & set(run.job_ids) else None

@@ -1,0 +1,39 @@
+"""The report for programs: stable keys, plain values, described in ``docs/report.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from allranks._version import __version__
+from allranks.monitor.plain import json_value
+from allranks.report.advice import Advice, enough
+from allranks.report.model import Facts
+from allranks.report.summary import verdict
+
+FORMAT = 1
+"""Goes up when a key changes its meaning or goes away; new ones may come at any time."""
+
+
+def record(facts: Facts, advice: Sequence[Advice]) -> dict[str, Any]:
+    """Sizes in bytes, times in seconds or ISO 8601, shares from 0 to 1; null is not known."""
+    content = {
+        "format": FORMAT,
+        "allranks": __version__,
+        "verdict": verdict(facts, advice),
+        "judged": enough(facts),
+        "advice": list(advice),
+        **vars(facts),
+        "step_seconds": facts.step_seconds or None,
+        "values_asked": [
+            {"name": name, "value": value, "origin": origin}
+            for name, value, origin in facts.values_asked
+        ],
+    }
+    content["used"] = {
+        **vars(facts.used),
+        "gpu_use": facts.used.gpu_use,
+        "gpu_memory": facts.used.gpu_memory,
+    }
+    found: dict[str, Any] = json_value(content)
+    return found

@@ -1,0 +1,203 @@
+"""The facts as short texts, the same for every form of a report: a verdict, tiles, asked against used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from allranks.report.advice import Advice, enough
+from allranks.report.advice.base import amount, percent, size, span
+from allranks.report.model import Facts
+from allranks.report.numbers import energy, figure, rate, seconds, short
+
+GOOD, FAIR, BAD, PLAIN = "good", "fair", "bad", "plain"
+_STATES = {
+    "completed": GOOD,
+    "running": PLAIN,
+    "pending": PLAIN,
+    "interrupted": FAIR,
+    "cancelled": FAIR,
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number that is looked at first."""
+
+    title: str
+    value: str
+    about: str = ""
+    mood: str = PLAIN
+    """Whether it is good, fair, bad, or none of these."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """What was used of what was asked for."""
+
+    title: str
+    used: str
+    asked: str
+    share: float | None = None
+    """Used over asked."""
+    about: str = ""
+
+
+def verdict(facts: Facts, advice: Sequence[Advice]) -> str:
+    """The report in one sentence."""
+    found = changes(advice)
+    errors = [each for each in found if each.severity == "error"]
+    warnings = [each for each in found if each.severity == "warning"]
+    if errors:
+        return "Something went wrong: look at the advice first."
+    if warnings:
+        works = "It works" if facts.ended else "It is running"
+        return f"{works}; {amount(len(warnings), 'change')} would make it cheaper or faster."
+    if not enough(facts):
+        why = "It was too short to judge" if facts.used.source else "It is not known"
+        why = why if facts.ended else "It is too early to judge"
+        return f"{why} how it used what it had."
+    much = "little" if found else "nothing"
+    use = "used what it had" if facts.ended else "uses what it has"
+    return f"It {use} well; there is {much} to change."
+
+
+def changes(advice: Sequence[Advice]) -> list[Advice]:
+    """The advice that asks for a change: not the remark that nothing could be judged."""
+    return [each for each in advice if each.id != "short"]
+
+
+def tiles(facts: Facts) -> list[Tile]:
+    """Those that are known, the most important first."""
+    found = [_result(facts), *_progress(facts), *_speed(facts), *_machine(facts)]
+    if facts.goodput is not None and len(facts.attempts) > 1:
+        mood = GOOD if facts.goodput >= 0.9 else FAIR if facts.goodput >= 0.75 else BAD
+        about = f"of {span(facts.seconds)} moved the model forward"
+        found.append(Tile("Goodput", percent(facts.goodput), about, mood))
+    if facts.waited is not None:
+        found.append(Tile("In the queue", span(facts.waited)))
+    return found
+
+
+def _result(facts: Facts) -> Tile:
+    mood = _STATES.get(facts.state, BAD if facts.ended and facts.state != "unknown" else PLAIN)
+    lives = f", {amount(len(facts.attempts), 'attempt')}" if len(facts.attempts) > 1 else ""
+    code = f", exit code {facts.exit_code}" if facts.exit_code else ""
+    about = (f"after {span(facts.seconds)}" if facts.seconds else "") + lives + code
+    return Tile("Result", facts.state, about.lstrip(", "), mood)
+
+
+def _progress(facts: Facts) -> list[Tile]:
+    found = []
+    if facts.step is not None:
+        whole = f"of {facts.total_steps:,}" if facts.total_steps else ""
+        each = f"{seconds(facts.step_seconds)} each" if facts.step_seconds else ""
+        about = ", ".join(words for words in (whole, each) if words)
+        found.append(Tile("Steps", f"{facts.step:,}", about))
+    for name, title in (("val_loss", "Validation loss"), ("train_loss", "Training loss")):
+        if name in facts.values:
+            best = facts.best.get(name)
+            about = f"best {figure(best)}" if best is not None else ""
+            found.append(Tile(title, figure(facts.values[name]), about))
+    return found
+
+
+def _speed(facts: Facts) -> list[Tile]:
+    found = []
+    for name, word in (("tokens_per_second", "tokens"), ("samples_per_second", "samples")):
+        if name in facts.typical:
+            found.append(
+                Tile(
+                    "Throughput",
+                    f"{rate(facts.typical[name])} {word}/s",
+                    _per_rank(facts, name, word),
+                )
+            )
+            break
+    if "mfu" in facts.typical:
+        mfu = facts.typical["mfu"]
+        mood = GOOD if mfu >= 0.4 else FAIR if mfu >= 0.25 else BAD
+        found.append(Tile("MFU", percent(mfu), "of what the GPUs can compute", mood))
+    return found
+
+
+def _per_rank(facts: Facts, name: str, word: str) -> str:
+    ranks = facts.asked.ranks or 1
+    return f"{rate(facts.typical[name] / ranks)} {word}/s per rank" if ranks > 1 else ""
+
+
+def _machine(facts: Facts) -> list[Tile]:
+    found = []
+    use = facts.used.gpu_use
+    if use is not None:
+        mood = GOOD if use >= 0.8 else FAIR if use >= 0.5 else BAD
+        count = len([gpu for gpu in facts.used.gpus if gpu.use is not None])
+        found.append(Tile("GPU use", percent(use), f"mean over {amount(count, 'GPU')}", mood))
+    if facts.used.energy:
+        text = energy(facts.used.energy)
+        found.append(
+            Tile("Energy", text, "of the GPUs" if facts.used.gpus else "as Slurm measured it")
+        )
+    return found
+
+
+def uses(facts: Facts) -> list[Use]:
+    """Asked against used, per node; what is not known is left out."""
+    found = [_cpu_use(facts), _memory_use(facts), *_gpu_uses(facts), _time_use(facts)]
+    return [each for each in found if each is not None]
+
+
+def _cpu_use(facts: Facts) -> Use | None:
+    used = facts.used
+    if used.cpus is None:
+        return None
+    has = facts.asked.cpus_per_node or used.cpus_allowed
+    busy = used.cpus if used.cpus_high is None else used.cpus_high
+    mean = "in the mean" if used.cpus_high is None else f"mean {short(round(used.cpus, 2))}"
+    where = f"on {used.cpus_host}" if used.cpus_host and (facts.asked.nodes or 1) > 1 else ""
+    share = _over(busy, has)
+    return Use(
+        "CPUs of a node", short(round(busy, 2)), str(has or "?"), share, _about(share, where, mean)
+    )
+
+
+def _memory_use(facts: Facts) -> Use | None:
+    used = facts.used
+    if used.memory is None:
+        return None
+    limit = facts.asked.memory_per_node or used.memory_limit
+    where = f"on {used.memory_host}" if used.memory_host else ""
+    share = _over(used.memory, limit)
+    about = _about(share, where, "at most" if used.memory_at_most else "at its peak")
+    return Use("Memory of a node", size(used.memory), size(limit) if limit else "?", share, about)
+
+
+def _gpu_uses(facts: Facts) -> Iterator[Use]:
+    used = facts.used
+    if used.gpu_use is not None:
+        count = amount(len(used.gpus), "GPU")
+        yield Use("GPU time", percent(used.gpu_use), count, used.gpu_use, "with a kernel running")
+    if used.gpu_memory is not None:
+        total = max((gpu.memory_total or 0 for gpu in used.gpus), default=0)
+        about = _about(used.gpu_memory, "", "the fullest, at its peak")
+        held = size(used.gpu_memory * total)
+        yield Use("GPU memory", held, size(total), used.gpu_memory, about)
+
+
+def _time_use(facts: Facts) -> Use | None:
+    limit = facts.asked.time_limit
+    if not limit or not facts.seconds:
+        return None
+    longest = max((life.seconds for life in facts.attempts), default=facts.seconds)
+    which = "the longest attempt" if len(facts.attempts) > 1 else ""
+    share = _over(longest, limit)
+    return Use("Time", span(longest), span(limit), share, _about(share, "", which))
+
+
+def _about(share: float | None, *words: str) -> str:
+    shown = percent(share) if share is not None else ""
+    return ", ".join(each for each in (shown, *words) if each)
+
+
+def _over(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None

@@ -1,0 +1,74 @@
+"""allranks web: runs in a browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from allranks.web.serve import Address
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="[RUN|FOLDER]…")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Where to listen. Without it: 8265, or the next free one.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="An address of this machine alone.",
+)
+@click.option("--no-open", is_flag=True, help="Do not open a browser.")
+@click.option("--runs", "root", metavar="DIR", help="Where the runs are, instead of ./runs.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="Keep the token in this file over starts, for programs such as Prometheus.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
+def web(
+    runs: tuple[str, ...],
+    port: int | None,
+    host: str,
+    no_open: bool,
+    root: str | None,
+    token_file: str | None,
+    as_json: bool,
+) -> None:
+    """Watch runs in a browser on this machine: plots, logs, attempts, comparisons.
+
+    Shows the runs named, every run below the folders named, or without a name all your runs.
+    """
+    from pathlib import Path
+
+    from allranks.web.serve import open_browser, runs_at, serve
+
+    def started(address: Address) -> None:
+        _say(address, as_json)
+        if not no_open and not as_json:
+            open_browser(address.url)
+
+    kept = Path(token_file).expanduser() if token_file else None
+    serve(runs_at(runs, root), host=host, port=port, token_file=kept, started=started)
+
+
+def _say(address: Address, as_json: bool) -> None:
+    from allranks.web.serve import at_a_distance
+
+    if as_json:
+        import json
+
+        found = {"url": address.url, "port": address.port, "token": address.token}
+        click.echo(json.dumps(found))
+        return
+    click.echo(f"{click.style(address.url, bold=True)}")
+    if at_a_distance():
+        click.echo(f"On your own machine first: {address.tunnel}")
+    click.echo("Ctrl-C ends it.")

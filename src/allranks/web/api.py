@@ -1,0 +1,222 @@
+"""What the page asks for, as JSON below /api/. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from allranks.errors import AllranksError, RunNotFoundError, UsageError
+from allranks.monitor.plain import plain
+from allranks.monitor.remarks import remarks
+from allranks.monitor.snapshot import take
+from allranks.runs.folder import Run
+from allranks.schedulers.status import RunStatus
+from allranks.slurm.states import State
+from allranks.web import log_pages
+from allranks.web.catalogue import Catalogue
+from allranks.web.comparing import MOST, compare
+from allranks.web.following import Following, States
+from allranks.web.job_facts import job_facts
+from allranks.web.log_files import Place
+from allranks.web.looks import heat_map, plots
+from allranks.web.rows import Rows
+from allranks.web.slurm_queue import Queue
+
+_SHOWN = 100  # runs of the list in one answer
+_LINES = 2000  # lines of a log in one answer, at most
+_SCRAPED = 50  # runs that /metrics speaks of, at most
+_OVER = 600.0  # seconds for which it speaks of one that has ended
+_RANKS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+
+Answer = Callable[[Request], Any]
+
+
+class Api:
+    """The questions and their answers, over the runs of one catalogue."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._following = Following()
+        self._scraped = Following(_SCRAPED)
+        self._states = States()
+        self._rows = Rows(self._states)
+        self._queue = Queue()
+
+    def routes(self) -> list[Route]:
+        """Every path below /api/, and /metrics."""
+        answers: dict[str, Answer] = {
+            "/api/runs": self.runs,
+            "/api/compare": self.compare,
+            "/api/runs/{run}": self.look,
+            "/api/runs/{run}/plots": self.plots,
+            "/api/runs/{run}/heat": self.heat,
+            "/api/runs/{run}/logs": self.logs,
+            "/api/runs/{run}/remarks": self.remarks,
+            "/api/runs/{run}/job": self.job,
+        }
+        json_routes = [Route(path, _as_json(answer)) for path, answer in answers.items()]
+        return [*json_routes, Route("/metrics", self.metrics)]
+
+    def runs(self, request: Request) -> dict[str, Any]:
+        """The list, newest first, and the jobs in the queue that are no runs."""
+        runs = self._catalogue.runs()
+        limit = _number(request, "limit", _SHOWN, 10_000)
+        ours = {job for _, run in runs for job in run.job_ids}
+        return {
+            "runs": self._rows.rows(runs[:limit]),
+            "more": max(len(runs) - limit, 0),
+            "jobs": self._queue.jobs(ours),
+        }
+
+    def look(self, request: Request) -> dict[str, Any]:
+        """Everything but the plots."""
+        run = self._run(request)
+        status = self._states.of([run])[0]
+        with self._following.source(run) as source:
+            found = plain(take(source, status))
+        for name in ("loss", "val_loss", "last_lines"):  # the plots and the logs have more of them
+            del found[name]
+        found["ranks"] = [_rank(rank) for rank in found["ranks"]]
+        state = {"state": status.state.value, "ended": status.state.ended}
+        return found | state | {"id": request.path_params["run"]}
+
+    def plots(self, request: Request) -> dict[str, Any]:
+        """Loss, throughput, phases and chosen metrics by step."""
+        names = [name for name in request.query_params.get("names", "").split(",") if name]
+        with self._following.source(self._run(request)) as source:
+            return plots(source, names, _weight(request))
+
+    def heat(self, request: Request) -> dict[str, Any]:
+        """One heat map, ranks × time."""
+        with self._following.source(self._run(request)) as source:
+            return heat_map(source, request.query_params.get("what", "gpu"))
+
+    def logs(self, request: Request) -> dict[str, Any]:
+        """A page of the logs: the last, before, after or around a line, or what a search finds."""
+        run, query, given = self._run(request), _query(request), request.query_params
+        limit = _number(request, "limit", 500, _LINES)
+        if "at" in given:
+            return log_pages.around(run, query, limit, Place.read(given["at"]))
+        if "before" in given:
+            return log_pages.last_page(run, query, limit, Place.read(given["before"]))
+        if "after" in given:
+            return log_pages.next_page(run, query, limit, Place.read(given["after"]))
+        if query.chosen:
+            return log_pages.next_page(run, query, limit)
+        return log_pages.last_page(run, query, limit)
+
+    def remarks(self, request: Request) -> dict[str, Any]:
+        """What lint, check and the failures have to say."""
+        return {"remarks": [asdict(one) for one in remarks(self._run(request))]}
+
+    def job(self, request: Request) -> dict[str, Any]:
+        """What was asked for and what ran."""
+        return job_facts(self._run(request))
+
+    def compare(self, request: Request) -> dict[str, Any]:
+        """Some runs side by side."""
+        keys = [key for key in request.query_params.get("runs", "").split(",") if key]
+        if not 1 <= len(keys) <= MOST:
+            raise UsageError(f"Choose between 2 and {MOST} runs to compare.")
+        runs = [(key, self._catalogue.run(key)) for key in dict.fromkeys(keys)]
+        x = "time" if request.query_params.get("x") == "time" else "step"
+        metric = request.query_params.get("metric") or "train_loss"
+        return compare(runs, self._following, x=x, metric=metric, weight=_weight(request))
+
+    def metrics(self, _: Request) -> Response:
+        """For Prometheus: the runs that live or wait, and for a while those that have ended."""
+        from allranks.export.openmetrics import CONTENT_TYPE, exposition
+
+        runs = [run for _, run in self._catalogue.runs()[:_SHOWN]]
+        told = [one for one in self._states.of(runs, wait=True) if _of_interest(one)][:_SCRAPED]
+        snapshots = []
+        for status in told:
+            with self._scraped.source(status.run) as source:
+                snapshots.append(take(source, status))
+        return Response(exposition(snapshots), media_type=CONTENT_TYPE)
+
+    def _run(self, request: Request) -> Run:
+        return self._catalogue.run(request.path_params["run"])
+
+
+def _of_interest(status: RunStatus) -> bool:
+    """Not one that ended long ago: it would never leave the dashboards."""
+    if not status.state.ended:
+        return status.state is not State.UNKNOWN
+    return status.end is not None and time.time() - status.end.timestamp() < _OVER
+
+
+def _rank(rank: dict[str, Any]) -> dict[str, Any]:
+    """What the head of the page tells of it; there may be thousands."""
+    gpu = rank["gpu"] or {}
+    kept = ("rank", "host", "behind", "straggler", "failed")
+    return {name: rank[name] for name in kept} | {"use": gpu.get("use")}
+
+
+def _as_json(answer: Answer) -> Callable[[Request], Response]:
+    """An answer with a tag of its content, so that one that did not change is not sent again."""
+
+    def endpoint(request: Request) -> Response:
+        try:
+            content = answer(request)
+        except RunNotFoundError as error:
+            return JSONResponse({"error": str(error)}, 404)
+        except AllranksError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        moment = content.pop("time", None)
+        text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, default=str)
+        tag = f'W/"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(None, 304, {"ETag": tag})
+        now = json.dumps(moment or time.time())
+        body = f'{text[:-1]}{"," if content else ""}"time":{now}}}'
+        return Response(body, 200, {"ETag": tag}, "application/json")
+
+    return endpoint
+
+
+def _query(request: Request) -> log_pages.Query:
+    given = request.query_params
+    ranks = given.get("ranks", "")
+    if ranks and not _RANKS.fullmatch(ranks.replace(" ", "")):
+        raise UsageError(f"'{ranks}' is not a list of ranks. Write 0, 0,3 or 4-7.")
+    return log_pages.Query(
+        text=given.get("q", ""),
+        regex=given.get("regex") == "1",
+        case=given.get("case") == "1",
+        ranks=_ranks(ranks.replace(" ", "")) if ranks else None,
+        attempt=_number(request, "attempt", 0, 1 << 30) or None,
+        errors=given.get("errors") == "1",
+        stream=given.get("stream", ""),
+    )
+
+
+def _ranks(text: str) -> frozenset[int]:
+    """``0,4-7`` as numbers, as ``logs --rank`` takes them; a span is cut at a million."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), min(int(last or first), int(first) + 10**6) + 1))
+    return frozenset(found)
+
+
+def _number(request: Request, name: str, usual: int, most: int) -> int:
+    text = request.query_params.get(name, "")
+    return min(int(text), most) if text.isascii() and text.isdigit() else usual
+
+
+def _weight(request: Request) -> float:
+    """Of the smoothing: from 0, none, to below 1."""
+    try:
+        return min(max(float(request.query_params.get("smooth", "0")), 0.0), 0.999)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,140 @@
+"""The server: where it listens, what it says at its start, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from allranks.errors import UsageError
+from allranks.web.auth import is_loopback, kept_token, new_token
+from allranks.web.catalogue import Catalogue
+
+PORT = 8265
+"""Where it listens unless told otherwise; the next free one when it is taken."""
+_TRIED = 50
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the page is."""
+
+    host: str
+    port: int
+    token: str
+
+    @property
+    def url(self) -> str:
+        """With the token: all that a browser needs."""
+        return f"http://{self._host}:{self.port}/?token={self.token}"
+
+    @property
+    def tunnel(self) -> str:
+        """What to type on one's own machine when this one is reached by ssh."""
+        user = os.environ.get("USER") or "you"
+        return f"ssh -L {self.port}:{self._host}:{self.port} {user}@{socket.gethostname()}"
+
+    @property
+    def _host(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def serve(
+    catalogue: Catalogue,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    token_file: Path | None = None,
+    started: Callable[[Address], None],
+) -> None:
+    """Listen until Ctrl-C. ``started`` is called with the address once it answers.
+
+    The token is a new one unless a file keeps it.
+    """
+    import uvicorn
+
+    from allranks.web.app import make_app
+
+    token = kept_token(token_file) if token_file else new_token()
+    listening = listen(_loopback(host), port)
+    address = Address(host, listening.getsockname()[1], token)
+    config = uvicorn.Config(
+        make_app(catalogue, address.token),
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    with contextlib.closing(listening), contextlib.suppress(KeyboardInterrupt):
+        started(address)  # the socket listens already: whoever comes now waits for a moment
+        server.run(sockets=[listening])
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket on that port, or when none was asked for on the first that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    ports = [port] if port is not None else [*range(PORT, PORT + _TRIED), 0]
+    for each in ports:
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, each))
+            found.listen(128)
+        except OSError as error:
+            found.close()
+            if port is not None:
+                raise _refused(host, port, error) from None
+        else:
+            return found
+    raise UsageError(f"No port is free on {host}.")
+
+
+def _refused(host: str, port: int, error: OSError) -> UsageError:
+    return UsageError(
+        f"Port {port} of {host} cannot be used: {error.strerror}.\n"
+        "Choose another, or leave --port out: then the next free one is taken."
+    )
+
+
+def _loopback(host: str) -> str:
+    """The address, when only this machine can reach it."""
+    if is_loopback(host):
+        return "127.0.0.1" if host == "localhost" else host
+    raise UsageError(
+        f"--host {host} would show your runs to the network; the page is for this machine only.\n"
+        "From another one, go through ssh: "
+        f"ssh -L {PORT}:127.0.0.1:{PORT} {socket.gethostname()}"
+    )
+
+
+def at_a_distance() -> bool:
+    """Whether the user sits at another machine."""
+    return any(os.environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
+
+
+def open_browser(url: str) -> bool:
+    """Open the page where there is a screen; False when there is none."""
+    if at_a_distance() or not _has_screen():
+        return False
+    import webbrowser
+
+    try:
+        return webbrowser.open(url)
+    except (OSError, webbrowser.Error):
+        return False
+
+
+def _has_screen() -> bool:
+    if os.uname().sysname == "Darwin":
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def runs_at(references: tuple[str, ...], root: str | None) -> Catalogue:
+    """The runs that the command line names."""
+    return Catalogue(references, Path(root).expanduser() if root else None)

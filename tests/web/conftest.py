@@ -1,0 +1,43 @@
+"""Some runs, the page over them, and one browser for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from allranks.web.serve import Address
+from web_rig import Browser, Runs, missing, serving
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("web") / "runs")
+
+
+@pytest.fixture(scope="session")
+def page(runs: Runs) -> Iterator[Address]:
+    with serving(runs.folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def the_browser(page: Address) -> Iterator[Browser]:
+    if why := missing():
+        pytest.skip(why)
+    browser = Browser()
+    browser.open(page)
+    yield browser
+    browser.driver.quit()
+
+
+@pytest.fixture
+def browser(the_browser: Browser) -> Browser:
+    """At its usual size and theme, with an empty console."""
+    the_browser.size(1280, 900)
+    the_browser.scheme("light")
+    the_browser.go("")
+    the_browser.js("localStorage.clear()")
+    the_browser.driver.refresh()
+    the_browser.complaints()
+    return the_browser

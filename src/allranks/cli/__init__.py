@@ -21,6 +21,14 @@ VERBS = {
     "convert": ("allranks.cli.convert", "Turn a job script into an allranks.toml."),
     "ps": ("allranks.cli.ps", "List runs and their states."),
     "logs": ("allranks.cli.logs", "Show a run's logs: merged by time, or of some ranks."),
+    "top": ("allranks.cli.top", "Watch a run: progress, loss, GPUs, the slowest rank."),
+    "web": ("allranks.cli.web", "Watch runs in a browser: plots, logs, attempts, comparisons."),
+    "report": (
+        "allranks.cli.report",
+        "A run on one page: what was asked for, what was used, what to change.",
+    ),
+    "export": ("allranks.cli.export", "A run's numbers for Prometheus, Grafana, TensorBoard."),
+    "scale": ("allranks.cli.scale", "Measure how a training scales: 1, 2, 4 … processes or nodes."),
     "resume": ("allranks.cli.resume", "Go on with a run that ended before it had finished."),
     "checkpoints": (
         "allranks.cli.checkpoints",

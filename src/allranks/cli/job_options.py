@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import click
@@ -14,6 +14,9 @@ OTHER = "Other"
 
 class JobCommand(click.Command):
     """A command whose help shows the options in groups, and which leaves the script's words alone."""
+
+    groups: Sequence[str] = GROUPS
+    """The titles, in their order; "Other" comes last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = kwargs.setdefault("context_settings", {})
@@ -27,7 +30,7 @@ class JobCommand(click.Command):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 groups.setdefault(getattr(parameter, "group", OTHER), []).append(record)
-        for title in (*GROUPS, OTHER):
+        for title in (*self.groups, OTHER):
             if groups.get(title):
                 with formatter.section(title):
                     formatter.write_dl(groups[title])
@@ -39,8 +42,11 @@ class GroupedOption(click.Option):
     group = OTHER
 
 
-def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the job's options, ``--config`` and ``--explain``, and the words of the command."""
+def job_options(function: Callable[..., Any], without: Collection[str] = ()) -> Callable[..., Any]:
+    """Add the job's options, ``--config`` and ``--explain``, and the words of the command.
+
+    ``without`` are fields that the verb has options of its own for.
+    """
     function = click.argument(
         "command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]…"
     )(function)
@@ -51,6 +57,8 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--config", metavar="FILE", help="Job file [default: allranks.toml here or above]."
     )(function)
     for name, spec in reversed(options().items()):
+        if name in without:
+            continue
         spelling = spec.spelling or name.replace("_", "-")
         words = [name, *([f"-{spec.short}"] if spec.short else [])]
         how: dict[str, Any] = {"help": spec.help, "cls": GroupedOption, "default": None}

@@ -1,0 +1,198 @@
+"""From points to what they say: speed-up, efficiency, cost, the kind of scaling, the size that pays."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from allranks.errors import AllranksError
+from allranks.scaling.arguments import implied_kind
+from allranks.scaling.laws import Fit, fit_law
+from allranks.scaling.losses import lost_time, shares
+from allranks.scaling.measure import Measure, measure
+from allranks.scaling.sentences import PAYS, sentences
+from allranks.scaling.study import DONE, FAILED, Point, Study
+
+_ALIKE = 0.1
+"""Batches that differ by less are the same: the last one of an epoch may be short."""
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size, over its repetitions."""
+
+    size: int
+    point: Point
+    """The one that stands for all: with the median speed, or that failed."""
+    measure: Measure | None = None
+    rate: float | None = None
+    """The median over repetitions."""
+    low: float | None = None
+    high: float | None = None
+    speedup: float | None = None
+    efficiency: float | None = None
+    cost: float | None = None
+    """GPU-hours, or core-hours without GPUs, of so many units."""
+    hours: float | None = None
+    """Wall hours of so many units."""
+    lost: dict[str, float] = field(default_factory=dict)
+    """Shares of a step that were lost, by what they went to."""
+    shared: bool = False
+    """Its ranks share cores, so that it says nothing about scaling."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def spread(self) -> float:
+        """Half of the way from the slowest to the fastest repetition, as a share of the speed."""
+        return ((self.high or 0) - (self.low or 0)) / 2 / self.rate if self.rate else 0.0
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The whole study."""
+
+    rows: list[Row]
+    kind: str | None
+    """"strong", "weak", "mixed", or None where nobody can tell."""
+    fit: Fit | None = None
+    pays: int | None = None
+    """The largest size with an efficiency of at least `PAYS`."""
+    sentences: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def unit(self) -> str:
+        return next((row.measure.unit for row in self.rows if row.measure), "samples")
+
+    @property
+    def per_gpu(self) -> bool:
+        """Whether the cost is in GPU-hours."""
+        return any(row.point.gpus for row in self.rows)
+
+
+def analyse(study: Study) -> Analysis:
+    """All that can be said of a study as far as it is."""
+    rows = [_row(study, size) for size in study.sizes]
+    kind, problems = _kind(study, rows)
+    if kind != "mixed":
+        rows = _compared(rows, kind)
+    rows = [_with_cost(row, study.samples or MILLION) for row in rows]
+    trusted = [row for row in rows if row.efficiency and row.speedup and not row.shared]
+    fit = None
+    if kind in ("strong", "weak") and trusted:
+        base = trusted[0].size
+        fit = fit_law(kind, [r.size / base for r in trusted], [r.speedup or 0 for r in trusted])
+    paying = [row.size for row in trusted if round(row.efficiency or 0, 2) >= PAYS]
+    found = Analysis(rows, kind, fit, max(paying, default=None), problems=problems)
+    return replace(found, sentences=sentences(study, found, trusted))
+
+
+# -- rows
+
+
+def _row(study: Study, size: int) -> Row:
+    points = study.at(size)
+    found: list[tuple[Measure, Point]] = []
+    problems = [_problem(point) for point in points if point.state == FAILED]
+    for point in (point for point in points if point.state == DONE):
+        try:
+            found.append((measured(study, point), point))
+        except AllranksError as error:
+            problems.append(str(error))
+    row = Row(size, points[0], shared=_shares_cores(study, points[0]), problems=tuple(problems))
+    if not found:
+        open_ = [point for point in points if point.state not in (DONE, FAILED)]
+        return replace(row, point=(open_ or points)[0])
+    found.sort(key=lambda pair: pair[0].rate)
+    middle, point = found[(len(found) - 1) // 2]
+    rates = [one.rate for one, _ in found]
+    rate = statistics.median(rates)
+    return replace(row, point=point, measure=middle, rate=rate, low=min(rates), high=max(rates))
+
+
+def measured(study: Study, point: Point) -> Measure:
+    """What one point achieved; AllranksError when that cannot be told."""
+    run = study.run_of(point)
+    if run is None:
+        raise AllranksError(f"its run folder {point.run} is gone.")
+    weak = (study.kind or implied_kind(_words(study))) == "weak"
+    return measure(run, metric=study.metric, weak=weak, ranks=point.ranks)
+
+
+def _words(study: Study) -> list[str]:
+    env = study.values.get("env") or ()
+    return [*map(str, study.values.get("args") or ()), *map(str, env)]
+
+
+def _problem(point: Point) -> str:
+    return point.why or "it failed"
+
+
+def _shares_cores(study: Study, point: Point) -> bool:
+    cpus = study.machine_cpus
+    return study.where == "local" and not point.gpus and bool(cpus) and point.ranks > (cpus or 0)
+
+
+def _compared(rows: Sequence[Row], kind: str | None) -> list[Row]:
+    """Every row against the smallest that was measured."""
+    first = next((row for row in rows if row.rate), None)
+    return [_against(first, row, kind) if first else row for row in rows]
+
+
+def _against(first: Row, row: Row, kind: str | None) -> Row:
+    if not row.rate or not first.rate or row.measure is None or first.measure is None:
+        return row
+    growth = row.size / first.size
+    speedup = row.rate / first.rate
+    shrink = 1 / growth if kind == "strong" else 1.0
+    lost = lost_time(first.measure, row.measure, shrink) if kind and row is not first else {}
+    return replace(
+        row,
+        speedup=speedup,
+        efficiency=speedup / growth,
+        lost=shares(lost, row.measure.step_seconds),
+    )
+
+
+def _with_cost(row: Row, units: int) -> Row:
+    if not row.rate or row.measure is None:
+        return row
+    if row.measure.unit == "runs":
+        units = 1
+    hours = units / row.rate / 3600
+    return replace(row, hours=hours, cost=hours * (row.point.gpus or row.point.cpus or 1))
+
+
+# -- the kind
+
+
+def _kind(study: Study, rows: Sequence[Row]) -> tuple[str | None, list[str]]:
+    """By what the points really did; by what was asked where that is not known."""
+    asked = study.kind or implied_kind(_words(study))
+    known = [(row, row.measure.batch) for row in rows if row.measure and row.measure.batch]
+    if len(known) < 2:
+        wall = any(row.measure and row.measure.source == "wall time" for row in rows)
+        return ("strong" if wall else asked), []
+    first, batch = known[0]
+    same = all(_alike(one, batch) for _, one in known)
+    grows = all(_alike(one, batch * row.size / first.size) for row, one in known)
+    if same or grows:
+        kind = "strong" if same else "weak"
+        note = _other_than_asked(asked, kind) if asked and asked != kind else ""
+        return kind, [note] if note else []
+    listed = ", ".join(f"{one:g} at {study.axis.count(row.size)}" for row, one in known)
+    return "mixed", [
+        f"The global batch was {listed}: it neither stayed the same (strong scaling) nor grew with "
+        "the size (weak scaling), so the speeds cannot be compared."
+    ]
+
+
+def _alike(one: float, other: float) -> bool:
+    return abs(one - other) <= _ALIKE * other
+
+
+def _other_than_asked(asked: str, kind: str) -> str:
+    did = "stayed the same" if kind == "strong" else "grew with the size"
+    return f"--{asked} was asked for, but the global batch {did}: this is {kind} scaling."

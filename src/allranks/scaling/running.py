@@ -1,0 +1,114 @@
+"""A study from where it stands to its end: what is missing or failed is run, what is done is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from allranks.errors import AllranksError, JobError
+from allranks.scaling.analysis import Analysis, analyse
+from allranks.scaling.asking import give_secrets, prepare_point
+from allranks.scaling.here import run_point
+from allranks.scaling.queue import submit_point, watch
+from allranks.scaling.results import write_results
+from allranks.scaling.states import Looker, forget_lost
+from allranks.scaling.study import FAILED, RUNNING, WAITING, Point, Study
+
+
+class View(Protocol):
+    """What shows a study while it goes on."""
+
+    def begins(self, study: Study, point: Point) -> None: ...
+
+    def ended(self, study: Study, point: Point) -> None: ...
+
+    def look(self, study: Study) -> None: ...
+
+
+def go_on(study: Study, view: View, *, python: str, wait: bool = True) -> Analysis:
+    """Run what is waiting, or submit it and watch; the results are written as far as there are any.
+
+    KeyboardInterrupt leaves jobs of Slurm as they are, and ends a point that runs here.
+    """
+    try:
+        if study.where == "slurm":
+            _submit(study, view, python)
+            if wait:
+                watch(study, lambda: view.look(study))
+        else:
+            _one_after_the_other(study, view, python)
+    finally:
+        found = analyse(study)
+        write_results(study, found)
+    return found
+
+
+def pick_up(study: Study) -> None:
+    """Make a study ready to go on: points that failed or were lost are to be run again."""
+    os.chdir(study.cwd or Path.cwd())
+    give_secrets(study)
+    forget_lost(study)
+    Looker(study).refresh()
+    if study.where != "slurm" and (alive := [p for p in study.points if p.state == RUNNING]):
+        raise JobError(
+            f"{study.id} is under way: {Path(alive[0].run).name} runs now.\n"
+            f"Watch it: allranks logs -f {Path(alive[0].run).name}"
+        )
+    for point in study.points:
+        if point.state == FAILED:
+            point.state, point.why, point.run, point.job_id = WAITING, "", "", ""
+    study.save()
+
+
+def look(study: Study) -> Analysis:
+    """How a study stands now; its results are written anew."""
+    looker = Looker(study)
+    looker.refresh()
+    found = analyse(study)
+    write_results(study, found)
+    return found
+
+
+def _one_after_the_other(study: Study, view: View, python: str) -> None:
+    for point in study.points:
+        if point.state != WAITING:
+            continue
+        if failed := [one for one in study.at(point.size) if one.state == FAILED]:
+            point.state, point.why = FAILED, failed[0].why  # it would fail again
+            study.save()
+            continue
+        try:
+            plan = prepare_point(study, point)
+            view.begins(study, point)
+            run_point(study, point, plan, plan.job.python or python)
+            Looker(study).refresh()
+        except KeyboardInterrupt:
+            point.state, point.why, point.run = WAITING, "", ""
+            study.save()
+            raise
+        except AllranksError as error:
+            _refuse(study, point, error)
+        view.ended(study, point)
+
+
+def _submit(study: Study, view: View, python: str) -> None:
+    last = next((p.job_id for p in reversed(study.points) if p.open), "")
+    for point in study.points:
+        if point.state != WAITING:
+            continue
+        try:
+            plan = prepare_point(study, point)
+            before = last if study.one_by_one else ""
+            own = plan.job.python or python
+            submit_point(study, point, plan, python=own, after=before)
+            last = point.job_id
+            view.begins(study, point)
+        except AllranksError as error:
+            _refuse(study, point, error)
+            view.ended(study, point)
+
+
+def _refuse(study: Study, point: Point, error: AllranksError) -> None:
+    point.state, point.why = FAILED, " ".join(str(error).split())
+    study.save()

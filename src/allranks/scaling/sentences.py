@@ -1,0 +1,82 @@
+"""What a study says, in sentences: up to which size it pays, what is lost, what not to believe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from allranks.scaling.laws import Fit
+from allranks.scaling.losses import loss_sentence
+from allranks.scaling.overlaps import overlap
+from allranks.scaling.study import Study
+
+if TYPE_CHECKING:
+    from allranks.scaling.analysis import Analysis, Row
+
+PAYS = 0.7
+"""The efficiency from which on a size is said to pay."""
+_UNEVEN = 0.1
+"""A spread of repetitions from which on they are not to be believed."""
+
+
+def sentences(study: Study, found: Analysis, trusted: Sequence[Row]) -> list[str]:
+    """The answer, then the reservations; ``trusted`` are the rows that can be compared."""
+    return [*_answers(study, found, trusted), *_reservations(study, found)]
+
+
+def _answers(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[str]:
+    if len(trusted) < 2:
+        return
+    yield _verdict(study, found, trusted)
+    if found.kind in ("strong", "weak"):
+        last = trusted[-1]
+        if text := loss_sentence(study.axis.count(last.size), last.lost, found.kind):
+            yield text
+    if found.fit:
+        yield _law(study, found.fit, trusted[0].size)
+
+
+def _reservations(study: Study, found: Analysis) -> Iterator[str]:
+    if any(row.measure and row.measure.source == "wall time" for row in found.rows):
+        yield (
+            "Measured by the wall time of the ranks, their start included; strong scaling only. "
+            r"More exact: --metric 'samples/s: ([\d.]+)', with what the script prints."
+        )
+    widest = max(found.rows, key=lambda row: row.spread, default=None)
+    if widest and widest.spread > _UNEVEN:
+        yield (
+            f"The speeds of {study.axis.count(widest.size)} differ by ± {widest.spread * 100:.0f} %: "
+            "something else was going on. Measure again on quiet nodes, or more often (--repeat)."
+        )
+    if study.where == "slurm" and (text := overlap(study)):
+        yield text
+    if shared := [row.size for row in found.rows if row.shared]:
+        yield _sharing(study, shared[0])
+
+
+def _verdict(study: Study, found: Analysis, trusted: Sequence[Row]) -> str:
+    largest, first = trusted[-1], trusted[0]
+    if found.pays is None or found.pays == first.size:
+        second = trusted[1]
+        return (
+            f"More than {study.axis.count(first.size)} does not pay: at {study.axis.count(second.size)} "
+            f"the efficiency is {second.efficiency:.2f}, below {PAYS:.2f}."
+        )
+    text = f"Up to {study.axis.count(found.pays)} it pays: an efficiency of at least {PAYS:.2f}"
+    if found.pays == largest.size:
+        return f"{text}; it is {largest.efficiency:.2f} there, and nothing larger was measured."
+    return f"{text}; at {study.axis.count(largest.size)} it is {largest.efficiency:.2f}."
+
+
+def _law(study: Study, fit: Fit, base: int) -> str:
+    text = f"{fit.law}'s law fits a serial share of {fit.serial * 100:.1f} % (an estimate by least squares)"
+    if fit.limit and fit.limit < 10_000:
+        return f"{text}: at most {fit.limit:.3g} times as fast as {study.axis.count(base)}."
+    return f"{text}."
+
+
+def _sharing(study: Study, size: int) -> str:
+    return (
+        f"This machine has {study.machine_cpus} cores: from {study.axis.count(size)} on the ranks share "
+        "them, and the numbers (marked *) say nothing about scaling."
+    )

@@ -1,0 +1,110 @@
+"""The sizes of a study: ``1,2,4``, ``1-4``, and which of the options is the one that varies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from allranks.errors import UsageError
+
+_PART = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+_TYPED = re.compile(r"(?:(?P<type>[A-Za-z][\w.-]*):)?(?P<sizes>[\d,\s-]*)", re.ASCII)
+MOST = 64
+"""Sizes in one study: more is a typing mistake."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is made larger from point to point."""
+
+    field: str
+    """The field of the job that it sets."""
+    option: str
+    one: str
+    many: str
+    short: str
+    """The title of its column, and the word in a run's name."""
+
+    def count(self, size: int) -> str:
+        """``1 node``, ``4 nodes``."""
+        return f"{size} {self.one if size == 1 else self.many}"
+
+
+AXES = {
+    "nodes": Axis("nodes", "--nodes", "node", "nodes", "nodes"),
+    "nprocs": Axis("nprocs", "--procs", "process", "processes", "procs"),
+    "gpus_per_node": Axis(
+        "gpus_per_node", "--gpus-per-node", "GPU per node", "GPUs per node", "gpus"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What varies, over which sizes, and all the rest."""
+
+    axis: Axis
+    sizes: list[int]
+    values: dict[str, Any]
+    gpu_type: str = ""
+    """Of ``--gpus-per-node A100:1,2,4``."""
+
+
+def parse_sizes(text: str) -> list[int]:
+    """The numbers in ``1,2,4`` or ``1-4``, in order, each once."""
+    found: set[int] = set()
+    for part in text.replace(" ", "").split(","):
+        match = _PART.fullmatch(part)
+        if match is None:
+            raise UsageError(f"'{text}' is not a list of sizes. Write 1,2,4 or 1-4.")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if not 1 <= low <= high or high - low > MOST:
+            raise UsageError(f"'{part}' is not a size of at least 1, or a range such as 1-4.")
+        found |= set(range(low, high + 1))
+    return sorted(found)
+
+
+def choose_axis(values: Mapping[str, Any]) -> Choice:
+    """The option with several sizes; those with one are values of every point."""
+    kept = {name: value for name, value in values.items() if name not in AXES}
+    lists: dict[str, list[int]] = {}
+    types: dict[str, str] = {}
+    for name in AXES.keys() & values.keys():
+        match = _TYPED.fullmatch(str(values[name]).strip().removeprefix("gpu:"))
+        if match is None or (match["type"] and name != "gpus_per_node"):
+            raise UsageError(
+                f"{AXES[name].option} {values[name]}: not a list of sizes. Write 1,2,4 or 1-4."
+            )
+        lists[name] = parse_sizes(match["sizes"])
+        types[name] = match["type"] or ""
+    axis = _the_one(lists)
+    kept |= {name: values[name] for name in lists if name != axis.field}
+    if axis.field == "nodes" and "nprocs" in kept:
+        raise UsageError(
+            f"--procs {kept['nprocs']} would be the same number of ranks on every number of nodes.\n"
+            "Give the ranks of a node instead: --gpus-per-node N, or --tasks-per-node N without GPUs."
+        )
+    return Choice(axis, lists[axis.field], kept, types[axis.field])
+
+
+def _the_one(lists: Mapping[str, list[int]]) -> Axis:
+    several = [AXES[name] for name in AXES if len(lists.get(name, ())) > 1]
+    if len(several) == 1:
+        return several[0]
+    if several:
+        named = " and ".join(axis.option for axis in several)
+        raise UsageError(f"{named} both have several sizes. A study varies one of them.")
+    single = next((AXES[name] for name in AXES if name in lists), None)
+    if single is None:
+        raise UsageError(
+            "Which sizes? On this machine: --procs 1,2,4; on Slurm: --nodes 1,2,4 or "
+            "--gpus-per-node 1,2,4."
+        )
+    size = lists[single.field][0]
+    more = f"1,{size}" if size > 1 else "1,2,4"
+    raise UsageError(
+        f"{single.option} {size} is one size, and one tells nothing about scaling.\n"
+        f"Give several: {single.option} {more}"
+    )

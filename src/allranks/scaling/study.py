@@ -1,0 +1,210 @@
+"""A study: one folder, ``runs/studies/<name>-<stamp>``, that says what was asked and how far it came.
+
+``study.json`` is written anew at every change, so that a study that was killed goes on where it stood. Its
+points are ordinary runs beside it, in ``runs/``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from allranks.errors import RunNotFoundError, UsageError
+from allranks.runs.files import now, read_json, write_json
+from allranks.runs.folder import Run, safe_name, split_id
+from allranks.runs.index import runs_root
+from allranks.scaling.sizes import AXES, Axis
+
+STUDIES = "studies"
+"""The folder of all studies, beside the runs; without a stamp in its name it is taken for none."""
+FILE = "study.json"
+WAITING, QUEUED, RUNNING, DONE, FAILED = "waiting", "queued", "running", "done", "failed"
+
+
+@dataclass
+class Point:
+    """The training on one size, once."""
+
+    size: int
+    repeat: int = 1
+    state: str = WAITING
+    """waiting, queued, running, done or failed."""
+    why: str = ""
+    """Of a failed point, or what a queued one waits for."""
+    run: str = ""
+    """Its run folder; empty before it began."""
+    job_id: str = ""
+    nodes: int = 0
+    ranks: int = 0
+    gpus: int = 0
+    cpus: int = 0
+    """Cores of all nodes together that it has asked for."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it is under way."""
+        return self.state in (QUEUED, RUNNING)
+
+
+@dataclass
+class Study:
+    """What was asked, and the points."""
+
+    path: Path
+    name: str
+    axis_name: str
+    where: str
+    """"local" (this machine), "allocation" (the one around) or "slurm" (a job for each point)."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """The job as it was typed, without the sizes; secrets are not written down."""
+    config: str | None = None
+    gpu_type: str = ""
+    kind: str | None = None
+    """"strong", "weak", or None: as the script has it."""
+    steps: int = 100
+    metric: str | None = None
+    samples: int | None = None
+    one_by_one: bool = False
+    threads: int | None = None
+    """OpenMP's threads of a rank, the same at every size; None where the job says it."""
+    machine_cpus: int | None = None
+    """Cores of this machine, where the points run on it."""
+    secrets: list[str] = field(default_factory=list)
+    """The names of variables that are not written down."""
+    command: str = ""
+    cwd: str = ""
+    created: str = ""
+    points: list[Point] = field(default_factory=list)
+
+    @classmethod
+    def create(cls, root: Path, name: str, **about: Any) -> Study:
+        """Make its folder; ``root`` is where runs go."""
+        path = _make_folder(root.absolute(), safe_name(name))
+        study = cls(path=path, name=name, created=now(), cwd=str(Path.cwd()), **about)
+        study.save()
+        return study
+
+    @classmethod
+    def open(cls, path: Path) -> Study:
+        """Read what is there."""
+        about = read_json(path / FILE)
+        known = {entry.name for entry in fields(cls)} - {"path", "points"}
+        if not about or about.get("axis_name") not in AXES:
+            raise RunNotFoundError(f"{path} is not a scaling study: it has no {FILE}.")
+        points = [_point(entry) for entry in about.get("points", [])]
+        kept = {name: value for name, value in about.items() if name in known}
+        return cls(path=path.absolute(), points=points, **kept)
+
+    def save(self) -> None:
+        """In one step: a reader sees the study before the change or after it."""
+        content = asdict(self) | {"path": str(self.path), "values": self._harmless_values()}
+        write_json(self.path / FILE, content)
+
+    def _harmless_values(self) -> dict[str, Any]:
+        """The values as they may be copied and mailed."""
+        env = [one for one in self.values.get("env") or () if not self._is_secret(one)]
+        return {**self.values, **({"env": env} if "env" in self.values else {})}
+
+    def _is_secret(self, variable: str) -> bool:
+        return variable.partition("=")[0] in self.secrets
+
+    @property
+    def id(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def axis(self) -> Axis:
+        return AXES[self.axis_name]
+
+    @property
+    def sizes(self) -> list[int]:
+        return sorted({point.size for point in self.points})
+
+    @property
+    def repeats(self) -> int:
+        return max((point.repeat for point in self.points), default=1)
+
+    def warnings(self) -> list[str]:
+        """What the numbers of this machine will not be able to say."""
+        if self.where != "local":
+            return []
+        cpus, load = self.machine_cpus or 1, os.getloadavg()[0]
+        cores = f"{cpus} core{'s' if cpus > 1 else ''}"
+        said = []
+        if shared := [point.size for point in self.points if not point.gpus and point.ranks > cpus]:
+            said.append(
+                f"This machine has {cores}: from {self.axis.count(min(shared))} on the ranks share them, "
+                "which says nothing about scaling."
+            )
+        if load > cpus / 2:
+            said.append(
+                f"This machine is busy with other things (load {load:.1f} on {cores}): expect numbers "
+                "that are too low, and uneven ones. --repeat 3 shows how much."
+            )
+        return said
+
+    def at(self, size: int) -> list[Point]:
+        """The points of one size."""
+        return [point for point in self.points if point.size == size]
+
+    def run_of(self, point: Point) -> Run | None:
+        """Its run; also when the whole folder of runs was moved."""
+        if not point.run:
+            return None
+        path = Path(point.run)
+        for place in (path, self.path.parent.parent / path.name):
+            if (place / "run.json").exists():
+                return Run.open(place)
+        return None
+
+
+def find_study(reference: str, root: Path | None = None) -> Study:
+    """The study of that folder, id or name (then the newest), or ``last``."""
+    path = Path(reference).expanduser()
+    if (path / FILE).is_file():
+        return Study.open(path)
+    folder = (root or runs_root()) / STUDIES
+    found = sorted((path.parent for path in folder.glob(f"*/{FILE}")), key=_age)
+    wanted = [one for one in found if reference in ("last", one.name, split_id(one.name)[0])]
+    if wanted:
+        return Study.open(wanted[-1])
+    there = ", ".join(one.name for one in found[-5:])
+    hint = (
+        f"There are: {there}" if there else "There is none yet: allranks scale --procs 1,2 train.py"
+    )
+    raise RunNotFoundError(f"No study is called '{reference}' in {folder}. {hint}")
+
+
+def _age(path: Path) -> tuple[str, str]:
+    return split_id(path.name)[1], path.name
+
+
+def _point(entry: Mapping[str, Any]) -> Point:
+    known = {one.name for one in fields(Point)}
+    return Point(**{name: value for name, value in entry.items() if name in known})
+
+
+def _make_folder(root: Path, name: str) -> Path:
+    stamp, copy = datetime.now().strftime("%Y%m%d-%H%M%S"), 1
+    try:
+        if not root.exists():
+            root.mkdir(parents=True)
+            (root / ".gitignore").write_text("*\n")  # as every folder of runs has one
+        (root / STUDIES).mkdir(exist_ok=True)
+        while True:
+            path = root / STUDIES / (f"{name}-{stamp}" + (f"-{copy}" if copy > 1 else ""))
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                copy += 1
+    except OSError as error:
+        raise UsageError(
+            f"The study's folder cannot be made in {root}: {error.strerror}.\n"
+            "Choose another place: --runs DIR, or set ALLRANKS_RUNS."
+        ) from None

@@ -1,0 +1,155 @@
+"""The study as people and programs see it: terminal, Markdown, page, plots, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from allranks.scaling.analysis import analyse
+from allranks.scaling.results import write_results
+from allranks.scaling.study import QUEUED, Point, Study
+from allranks.scaling.table import seconds_text, significant, terminal_table
+from allranks.scaling.views import TextView
+from scaling_rig import add_failure, add_point, make_study
+
+PHASES = {"forward": 0.3, "backward": 0.4, "communication": 0.25, "optimizer": 0.05}
+NASTY = "rank 0: <script>alert(1)</script> | \x1b[31mred"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """Three sizes, twice each, and one that failed."""
+    made = make_study(tmp_path, "big")
+    for repeat in (1, 2):
+        add_point(
+            made, 1, rate=1000 + repeat, gpus=4, ranks=4, repeat=repeat, phases={"forward": 1}
+        )
+        for size in (2, 4):
+            rate = 800.0 * size + repeat
+            add_point(made, size, rate=rate, gpus=4, ranks=4, repeat=repeat, phases=PHASES)
+    add_failure(made, 8, NASTY)
+    return made
+
+
+def test_the_terminal_has_80_columns_and_no_control_characters(study: Study) -> None:
+    study.points[-1].why *= 5
+    text = terminal_table(study, analyse(study))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "big: strong scaling over nodes, global batch 64, 100 steps, 2 times each" in text
+    assert re.search(r"^ +4 .* 0\.80 .*communication 25 %$", text, re.MULTILINE)
+    assert re.search(r"^ +8  failed: rank 0", text, re.MULTILINE)
+    assert "\x1b" not in text
+
+
+def test_the_files_of_the_results(study: Study) -> None:
+    write_results(study, analyse(study))
+    result = json.loads((study.path / "result.json").read_text())
+    assert [point["size"] for point in result["points"]] == [1, 2, 4, 8]
+    assert result["points"][2]["efficiency"] == pytest.approx(0.8, abs=0.01)
+    assert result["points"][3]["state"] == "failed"
+    assert result["pays_up_to"] == 4
+    assert not result["complete"]
+    assert ET.fromstring((study.path / "speedup.svg").read_text()).tag.endswith("svg")
+
+
+def test_markdown_is_a_table_whatever_a_reason_holds(study: Study) -> None:
+    write_results(study, analyse(study))
+    lines = (study.path / "scaling.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    bars = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
+    assert len(rows) == 6
+    assert len(bars) == 1
+    assert "<script>" not in "".join(lines)
+
+
+def test_the_page_stands_alone_and_holds_no_foreign_tags(study: Study) -> None:
+    study.command = "allranks scale '<img src=x>'"
+    write_results(study, analyse(study))
+    page = (study.path / "scaling.html").read_text()
+    tags = _Tags()
+    tags.feed(page)
+    assert not tags.seen & {"script", "img", "link", "iframe"}
+    assert page.count("<svg") == 4
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "\x1b" not in page
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+
+
+def test_error_bars_are_drawn_for_repetitions(study: Study) -> None:
+    write_results(study, analyse(study))
+    assert 'stroke-width="1.5"' in (study.path / "speedup.svg").read_text()
+
+
+def test_a_study_without_results_is_shown_too(tmp_path: Path) -> None:
+    made = make_study(tmp_path)
+    made.points = [Point(1, state=QUEUED, why="it is next"), Point(2)]
+    found = analyse(made)
+    write_results(made, found)
+    text = terminal_table(made, found)
+    assert "queued: it is next" in text
+    assert "waiting" in text
+
+
+def test_changes_are_told_once_where_there_is_no_terminal(tmp_path: Path) -> None:
+    made = make_study(tmp_path)
+    made.points = [Point(1, state=QUEUED, why="it is next")]
+    out = io.StringIO()
+    view = TextView(out)
+    view.look(made)
+    view.look(made)
+    made.points[0].state = "running"
+    made.points[0].why = ""
+    view.look(made)
+    assert out.getvalue() == "  1 node: queued: it is next\n  1 node: running\n"
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_the_table_is_drawn_over_itself(study: Study) -> None:
+    out = _Terminal()
+    view = TextView(out)
+    view.look(study)
+    height = out.getvalue().count("\n")
+    view.look(study)
+    view.close()
+    assert out.getvalue().count(f"\x1b[{height}A\x1b[J") == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.01234, "0.0123"),
+        (0.2, "0.200"),
+        (99.96, "100"),
+        (12.34, "12.3"),
+        (1234.5, "1,234"),
+        (1e-6, "1.0e-06"),
+        (None, ""),
+    ],
+)
+def test_numbers_have_the_digits_that_matter(value: float | None, text: str) -> None:
+    assert significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(12.34, "12.3 s"), (0.0123, "12.3 ms"), (0.5, "500 ms"), (2e-5, "20.0 µs")]
+)
+def test_times_have_their_unit(value: float, text: str) -> None:
+    assert seconds_text(value) == text

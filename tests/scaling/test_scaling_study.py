@@ -1,0 +1,123 @@
+"""The folder of a study: found again, never taken for a run, without secrets."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from allranks.errors import RunNotFoundError, UsageError
+from allranks.runs.folder import Run
+from allranks.runs.index import list_runs
+from allranks.scaling.asking import give_secrets
+from allranks.scaling.states import Looker
+from allranks.scaling.study import FAILED, RUNNING, Point, Study, find_study
+from allranks.schedulers.status import RunStatus
+from allranks.slurm.states import State
+from scaling_rig import add_point, make_study
+
+
+def test_a_study_is_read_as_it_was_written(tmp_path: Path) -> None:
+    study = make_study(tmp_path, kind="weak", steps=7, values={"script": "x.py", "args": ["-a"]})
+    add_point(study, 2, rate=10)
+    assert Study.open(study.path) == study
+
+
+def test_it_is_found_by_name_id_and_folder(tmp_path: Path) -> None:
+    old, new = make_study(tmp_path), make_study(tmp_path)
+    other = make_study(tmp_path, "other")
+    assert find_study("train", tmp_path).id == new.id
+    assert find_study(old.id, tmp_path).path == old.path
+    assert find_study(str(other.path)).path == other.path
+    assert find_study("last", tmp_path).id in (new.id, other.id)
+    with pytest.raises(RunNotFoundError, match="There are: "):
+        find_study("nobody", tmp_path)
+
+
+def test_it_is_no_run_and_its_points_are(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    add_point(study, 1, rate=10)
+    assert [run.path.name.startswith("train-1-1-") for run in list_runs(tmp_path)] == [True]
+
+
+def test_secrets_stay_out_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"env": ["API_TOKEN=abc123", "A=b"]}
+    study = make_study(tmp_path, values=values, secrets=["API_TOKEN"])
+    assert "abc123" not in (study.path / "study.json").read_text()
+    again = Study.open(study.path)
+    assert again.values == {"env": ["A=b"]}
+    with pytest.raises(UsageError, match="export API_TOKEN"):
+        give_secrets(again)
+    monkeypatch.setenv("API_TOKEN", "abc123")
+    give_secrets(again)
+    assert "API_TOKEN=abc123" in again.values["env"]
+
+
+def test_a_moved_folder_of_runs_still_has_its_points(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "runs")
+    point = add_point(study, 1, rate=10)
+    (tmp_path / "runs").rename(tmp_path / "elsewhere")
+    moved = find_study("train", tmp_path / "elsewhere")
+    run = moved.run_of(moved.points[0])
+    assert run is not None
+    assert run.id == Path(point.run).name
+
+
+def test_a_point_that_was_killed_has_failed(tmp_path: Path) -> None:
+    study = make_study(tmp_path, where="local")
+    point = add_point(study, 1, rate=10)
+    Path(point.run, "attempts/1/end.json").unlink()
+    about = Path(point.run, "run.json")
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"scheduler": "local"}))
+    point.state = RUNNING
+    assert Looker(study).refresh()
+    assert (point.state, point.why) == (FAILED, "failed: killed")
+
+
+def test_the_first_error_is_the_reason(tmp_path: Path) -> None:
+    study = make_study(tmp_path, where="local")
+    point = add_point(study, 1, rate=10)
+    attempt = Path(point.run, "attempts/1")
+    (attempt / "end.json").write_text('{"exit_code": 1, "outcome": "failed"}')
+    (attempt / "failures").mkdir()
+    trace = "Traceback (most recent call last):\n  File x\nValueError: bad \x1b[1mbatch\n"
+    failure = {"rank": 1, "exit_code": 1, "time": "1", "traceback": trace}
+    (attempt / "failures/rank-00001.json").write_text(json.dumps(failure))
+    point.state = RUNNING
+    Looker(study).refresh()
+    assert point.why == "rank 1: ValueError: bad  batch"
+
+
+def test_a_job_that_slurm_never_knew_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("allranks.scaling.states.run_statuses", _unknown)
+    study = make_study(tmp_path)
+    point = add_point(study, 1, rate=10)
+    Path(point.run, "attempts/1/end.json").unlink()
+    point.state, point.job_id = RUNNING, "77"
+    looker = Looker(study)
+    for clock[0] in (0.0, 60.0, 119.0):
+        assert not looker.refresh()
+    clock[0] = 121.0
+    assert looker.refresh()
+    assert point.state == FAILED
+
+
+def _unknown(runs: list[Run]) -> list[RunStatus]:
+    return [RunStatus(run, State.UNKNOWN) for run in runs]
+
+
+def test_points_of_unknown_keys_are_read(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    study.points = [Point(1)]
+    study.save()
+    file = study.path / "study.json"
+    content = json.loads(file.read_text())
+    content["points"][0]["colour"] = "blue"
+    file.write_text(json.dumps(content | {"later": 1}))
+    assert Study.open(study.path).points == [Point(1)]

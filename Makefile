@@ -46,7 +46,7 @@ $(VENV)/docs: $(VENV)/made pyproject.toml
 demo: $(VENV)/demo  ## train for real on two processes of this machine
 	$(BIN)/python examples/vit_digits.py --nprocs 2
 
-system:  ## install Slurm, MPI and shellcheck from the distribution (as root)
+system:  ## install Slurm, MPI, shellcheck, a browser and tmux from the distribution (as root)
 	@bash scripts/system-packages
 
 test: system $(VENV)/test  ## run all tests; what cannot run here is skipped with its reason

@@ -1,4 +1,4 @@
-/* A libnvidia-ml with two GPUs and a MIG slice, told by files in $FAKE_NVML what to do:
+/* A libnvidia-ml with two GPUs and two MIG slices, told by files in $FAKE_NVML what to do:
    no-driver, mismatch, lost, hang, hidden (the first GPU, by a cgroup). The second GPU is an old
    one that supports little. */
 #include <stdio.h>
@@ -7,8 +7,9 @@
 #include <unistd.h>
 
 typedef struct { unsigned number; } gpu;
-static gpu gpus[3] = {{0}, {1}, {7}};
+static gpu gpus[4] = {{0}, {1}, {7}, {8}};
 static const char *uuids[] = {"GPU-aaaa-1111", "GPU-aabb-2222"};
+static const char *slices[] = {"MIG-cccc", "MIG-dddd"};
 
 static int told(const char *word) {
     char path[4096];
@@ -27,18 +28,16 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned n, gpu **g) {
     return n < 2 ? 0 : 2;
 }
 int nvmlDeviceGetHandleByUUID(const char *uuid, gpu **g) {
-    if (strcmp(uuid, "MIG-cccc")) return 6;
-    *g = &gpus[2];
-    return 0;
+    for (int n = 0; n < 2; n++)
+        if (!strcmp(uuid, slices[n])) return *g = &gpus[2 + n], 0;
+    return 6;
 }
-int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpu *g, gpu **p) { *p = &gpus[1]; return 0; }
-int nvmlDeviceGetIndex(gpu *g, unsigned *n) { *n = g->number; return 0; }
 int nvmlDeviceGetName(gpu *g, char *text, unsigned length) {
-    snprintf(text, length, g->number == 7 ? "NVIDIA H200 MIG 1g.18gb" : "NVIDIA H200");
+    snprintf(text, length, g->number >= 7 ? "NVIDIA H200 MIG 1g.18gb" : "NVIDIA H200");
     return 0;
 }
 int nvmlDeviceGetUUID(gpu *g, char *text, unsigned length) {
-    snprintf(text, length, "%s", g->number == 7 ? "MIG-cccc" : uuids[g->number]);
+    snprintf(text, length, "%s", g->number >= 7 ? slices[g->number - 7] : uuids[g->number]);
     return 0;
 }
 int nvmlDeviceGetUtilizationRates(gpu *g, unsigned *rates) {

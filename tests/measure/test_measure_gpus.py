@@ -52,8 +52,12 @@ def test_which_gpus_are_the_jobs(load: Any) -> None:
     assert numbers("GPU-aabb") == [1]
     assert numbers("GPU-aa") == []  # could be either
     assert numbers("0,9,1") == [0]  # CUDA ends the list there
-    (found,) = find_nvidia({"CUDA_VISIBLE_DEVICES": "MIG-cccc"}, load)
-    assert (found.number, found.uuid, found.read().use) == (1, "MIG-cccc", None)
+
+
+def test_slices_of_one_gpu_have_a_number_each(load: Any) -> None:
+    found = find_nvidia({"CUDA_VISIBLE_DEVICES": "MIG-cccc,MIG-gone,MIG-dddd"}, load)
+    assert [(gpu.number, gpu.uuid) for gpu in found] == [(0, "MIG-cccc"), (2, "MIG-dddd")]
+    assert found[0].read() == Reading(None, 600, None)
 
 
 def test_numbers_are_those_of_what_a_cgroup_leaves(load: Any, tmp_path: Path) -> None:

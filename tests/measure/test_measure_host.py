@@ -98,7 +98,7 @@ def _host(proc: Proc, cgroups: Cgroups, **env: str) -> tuple[Host, Tree]:
 
 
 def test_the_node_and_the_step(version_2: Cgroups, proc: Proc, tmp_path: Path) -> None:
-    host, tree = _host(proc, version_2)
+    host, tree = _host(proc, version_2, SLURM_TASK_PID="10")
     first = host.look(tree.look(), 0)
     assert first["cpu"] is None
     (proc.path / "stat").write_text(f"cpu  {100 + 3 * TICKS} 0 100 950 60 0 0 90 0 0\n")
@@ -113,6 +113,18 @@ def test_the_node_and_the_step(version_2: Cgroups, proc: Proc, tmp_path: Path) -
     }
 
 
+@pytest.mark.parametrize("env", [{}, {"SLURM_TASK_PID": "9"}], ids=["batch", "shell"])
+def test_the_tree_where_the_step_is_not_ours_alone(
+    env: dict[str, str], version_2: Cgroups, proc: Proc
+) -> None:
+    host, tree = _host(proc, version_2, **env)
+    proc.process(10, own=50, resident=8 << 20)
+    host.look(tree.look(), 0)
+    proc.process(10, own=50 + TICKS, resident=8 << 20)
+    found = host.look(tree.look(), 2.0)
+    assert (found["cpu"], found["memory"]) == (0.5, 8 << 20)
+
+
 def test_the_tree_where_there_is_no_step(proc: Proc, tmp_path: Path) -> None:
     _in(proc, "0::/\n")
     _write(tmp_path / "cgroup", {"cgroup.controllers": ""})
@@ -125,6 +137,25 @@ def test_the_tree_where_there_is_no_step(proc: Proc, tmp_path: Path) -> None:
     assert found["memory"] == 8 << 20
     assert host.facts()["memory_limit"] == 2 * GB
     assert host.facts()["memory_total"] == 1000 << 10
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({}, None),
+        ({"MEM_PER_NODE": "0", "MEM_PER_CPU": "512"}, None),
+        ({"MEM_PER_CPU": "512", "CPUS_ON_NODE": "8"}, 4 * GB),
+        ({"MEM_PER_NODE": "2048", "CPUS_ON_NODE": "8"}, 2 * GB),
+    ],
+)
+def test_what_slurm_grants(
+    given: dict[str, str], limit: int | None, proc: Proc, tmp_path: Path
+) -> None:
+    _in(proc, "0::/\n")
+    _write(tmp_path / "cgroup", {"cgroup.controllers": ""})
+    env = {f"SLURM_{name}": value for name, value in given.items()}
+    host, _ = _host(proc, Cgroups(10, proc.path, tmp_path / "cgroup"), **env)
+    assert host.facts()["memory_limit"] == limit
 
 
 def test_cpus_are_those_that_are_allowed_and_given(proc: Proc, tmp_path: Path) -> None:

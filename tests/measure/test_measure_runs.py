@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ end = time.monotonic() + 1.6
 while time.monotonic() < end:
     time.sleep(0.01)
 print("sampled", os.environ.get("ALLRANKS_SAMPLED"))
+print("below the task", os.environ.get("SLURM_TASK_PID") == str(os.getppid()))
 """
 MB = 1 << 20
 
@@ -96,20 +99,33 @@ def _agent(env: dict[str, str], seconds: float = 1.0, **changes: str) -> subproc
 def test_an_agent_of_another_rank_writes_the_gpus_that_it_alone_sees(
     agent_env: dict[str, str], tmp_path: Path
 ) -> None:
-    nodes = tmp_path / "attempt" / "nodes"
-    sees_all = _agent(agent_env)
-    assert sees_all.communicate(timeout=60) == ("", "")
-    assert not nodes.exists()
-    sees_one = _agent(agent_env, CUDA_VISIBLE_DEVICES="0")
-    assert sees_one.communicate(timeout=60) == ("", "")
-    (file,) = nodes.iterdir()
-    assert file.name == "node-00000.1.jsonl"
+    file = tmp_path / "attempt" / "nodes" / "node-00000.1.jsonl"
+    agents = [
+        _agent(agent_env, 60, RANK="0", LOCAL_RANK="0", CUDA_VISIBLE_DEVICES="1"),
+        _agent(agent_env, 60, CUDA_VISIBLE_DEVICES="0"),
+    ]
+    until(lambda: file.exists() and len(read(file)) > 1)
+    for agent in agents:
+        agent.terminate()
+        agent.communicate(timeout=60)
     first, *found = read(file)
     assert set(first) == {"kind", "time", "node", "host", "gpus"}
     assert [gpu["uuid"] for gpu in first["gpus"]] == ["GPU-aaaa-1111"]
     assert set(found[0]) == {"kind", "time", "seconds", "gpus"}
     expected = {"gpu": 0, "use": 0.97, "memory": 600, "power": 650.5, "temperature": 61}
     assert found[0]["gpus"] == [expected]
+
+
+def test_agents_whose_ranks_share_gpus_leave_them_to_the_first(
+    agent_env: dict[str, str], tmp_path: Path
+) -> None:
+    ranks = {"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}  # on two GPUs
+    first = _agent(agent_env, 2.0, RANK="0", LOCAL_RANK="0", **ranks)
+    other = _agent(agent_env, 2.0, **ranks)
+    for agent in (first, other):
+        assert agent.communicate(timeout=60) == ("", "")
+    (file,) = (tmp_path / "attempt" / "nodes").iterdir()
+    assert file.name == "node-00000.jsonl"
 
 
 def test_the_first_ranks_agent_writes_the_node_with_its_gpus(
@@ -135,6 +151,22 @@ def test_what_it_has_to_say_at_the_end_is_heard(agent_env: dict[str, str], tmp_p
     assert (agent.returncode, out) == (0, "")
     path = tmp_path / "attempt" / "nodes" / "node-00000.jsonl"
     assert err == f"allranks: cannot write {path}: File exists\n"
+
+
+def test_a_gpu_that_is_lost_is_told_though_the_ranks_are_silent(
+    agent_env: dict[str, str], tmp_path: Path
+) -> None:
+    agent = _agent(agent_env, 60, RANK="0", LOCAL_RANK="0")
+    until((tmp_path / "attempt" / "nodes" / "node-00000.jsonl").exists)
+    (tmp_path / "lost").touch()
+    assert agent.stderr is not None
+    told, _, _ = select.select([agent.stderr], [], [], 20)
+    still_runs = agent.poll() is None
+    agent.terminate()
+    _, err = agent.communicate(timeout=60)
+    assert told
+    assert still_runs
+    assert err.startswith("allranks: GPU 0 (NVIDIA H200): GPU is lost; no more samples of it\n")
 
 
 def test_an_agent_ends_though_the_driver_hangs(agent_env: dict[str, str], tmp_path: Path) -> None:
@@ -193,12 +225,35 @@ def test_a_trainer_that_nobody_started_samples_itself(
     assert "allranks sampler" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.torch
+def test_a_node_without_rank_0_says_itself_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from allranks.train import stage
+
+    attempt = tmp_path / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    (attempt / "nodes").write_text("not a folder")
+    monkeypatch.setenv("ALLRANKS_ATTEMPT_DIR", str(attempt))
+    monkeypatch.setenv("ALLRANKS_SAMPLE", "0.2s")
+    monkeypatch.delenv("ALLRANKS_SAMPLED", raising=False)
+    world = SimpleNamespace(is_main=False, node_rank=1, local_rank=0, local_size=1)
+    told: list[str] = []
+    trainer: Any = SimpleNamespace(world=world, folder=tmp_path, say=told.append)
+    with stage._sampled(trainer):
+        until(lambda: bool(told.append(capfd.readouterr().err) or "".join(told)))
+    path = attempt / "nodes" / "node-00001.jsonl"
+    host = os.uname().nodename
+    assert "".join(told) == f"allranks: {host}: cannot write {path}: File exists\n"
+
+
 @pytest.mark.slurm
 def test_two_nodes_of_a_job_write_a_file_each(slurm: Allranks, tmp_path: Path) -> None:
     (tmp_path / "hold.py").write_text(HOLD)
     size = ["--nodes", "2", "--nprocs", "4", "--cpus-per-task", "2", "--time", "5m"]
     done = slurm("submit", *size, "--launcher", "srun", "--follow", "hold.py")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("below the task True") == 4  # so that the agents know their step
     files = node_files(tmp_path)
     assert [file.name for file in files] == ["node-00000.jsonl", "node-00001.jsonl"]
     for number, file in enumerate(files):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 
 from allranks.errors import RunNotFoundError
 from allranks.measure.lines import Lines
+from allranks.measure.node import Node
 from allranks.measure.pace import Pace, read_pace
 from allranks.measure.sampler import sample_here, start_sampler
 from command_rig import until
@@ -97,12 +99,12 @@ def test_a_busy_process_that_holds_memory(child: subprocess.Popen[str], tmp_path
     until(lambda: len(samples(tmp_path)) >= 5)
     sampler.stop()
     spent = _cpu_seconds(child.pid, 11, 12) - before
-    first, *found = lines(tmp_path)
-    assert first["kind"] == "node"
+    first = [line for line in lines(tmp_path) if line["kind"] == "node"][-1]
+    found = samples(tmp_path)
+    assert lines(tmp_path)[0]["kind"] == "node"
     assert (first["node"], first["host"], first["gpus"]) == (0, os.uname().nodename, [])
     assert first["cpus"] <= len(os.sched_getaffinity(0))
-    assert {line["kind"] for line in found} == {"sample"}
-    times = [line["time"] for line in (first, *found)]
+    times = [line["time"] for line in lines(tmp_path)]
     assert times == sorted(times)
     # As much as the process itself knows of: the machine may be busy with others.
     assert spent > 0
@@ -147,6 +149,18 @@ def test_its_threads_take_no_signals(tmp_path: Path) -> None:
     sampler.stop()
     for number in (1, 2, 10, 12, 15, 17, 18):  # HUP INT USR1 USR2 TERM CHLD CONT
         assert blocked >> (number - 1) & 1
+
+
+def test_a_crash_in_a_thread_is_told_by_faulthandler() -> None:
+    code = (
+        "import ctypes, faulthandler\nfrom allranks.measure.threads import background\n"
+        "faulthandler.enable()\nthread = background(lambda: ctypes.string_at(0), 'x')\n"
+        "thread.start()\nthread.join()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in done.stderr
+    assert "in string_at" in done.stderr
 
 
 def test_no_thread_is_left_in_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,15 +221,64 @@ def test_a_line_that_was_cut_short_does_not_spoil_the_next(
     assert len(said) == 1
 
 
+def test_a_line_that_a_killed_writer_left_is_ended(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n{"b')
+    for number in (2, 3):
+        out = Lines(path, print)
+        assert out.write({"c": number})
+        out.close()
+    assert path.read_text().splitlines() == ['{"a": 1}', '{"b', '{"c": 2}', '{"c": 3}']
+
+
 def test_how_often(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("off", "OFF", "0", "no"):
         assert read_pace({"ALLRANKS_SAMPLE": text}, print) is None
     assert read_pace({}, print) == Pace()
     assert read_pace({"ALLRANKS_SAMPLE": "2.5"}, print) == Pace(2.5)
+    assert read_pace({"ALLRANKS_SAMPLE": "5s"}, print) == read_pace({"ALLRANKS_SAMPLE": "5"}, None)
     assert not capsys.readouterr().out
-    for text in ("often", "-3", "nan", "inf"):
+    for text in ("often", "-3", "nan", "inf", "s"):
         assert read_pace({"ALLRANKS_SAMPLE": text}, print) == Pace()
         assert f"ALLRANKS_SAMPLE={text} is neither off" in capsys.readouterr().out
+
+
+def test_what_is_wrong_for_all_is_said_by_the_first_alone(tmp_path: Path) -> None:
+    said: list[str] = []
+    wrong = {"ALLRANKS_SAMPLE": "often"}
+    for node, local_rank in ((0, 0), (0, 1), (1, 0)):
+        start = start_sampler(tmp_path, node, local_rank, 2, os.getpid(), said.append, env=wrong)
+        assert start is not None
+        start.stop()
+    assert len(said) == 1
+
+
+def test_what_ends_at_once_costs_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr("allranks.measure.node.Node", lambda *_: made.append(1))
+    sampler = start_sampler(tmp_path, 0, 0, 1, os.getpid(), print, env=OFTEN)
+    assert sampler is not None
+    sampler.stop()
+    assert "allranks sampler" not in _threads()
+    assert not made
+    assert not (tmp_path / "nodes").exists()
+
+
+def test_a_rate_over_next_to_nothing_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allranks.measure.sampler._SHORTEST", 3600.0)
+    monkeypatch.setattr("allranks.measure.pace._FIRST", 3600.0)
+    look, looked = Node.look, threading.Event()
+    monkeypatch.setattr(Node, "look", lambda node: looked.set() or look(node))
+    env = {"ALLRANKS_SAMPLE": "3600"}
+    sampler = start_sampler(tmp_path, 0, 0, 1, os.getpid(), print, env=env)
+    assert sampler is not None
+    assert looked.wait(30)
+    sampler.stop()
+    assert not lines(tmp_path)
 
 
 def test_soon_then_often_then_seldom() -> None:

@@ -150,9 +150,20 @@ def test_huge_processes_are_not_asked_again_and_again(
     for _ in range(20):  # each answer costs a second of CPU time
         _held(proc, held)
     assert asked == [10]
-    asked.clear()
-    proc.process(10, 1, resident=32 << 30)
-    held = Held(str(proc.path))
-    monkeypatch.setattr(held, "_share", lambda pid: asked.append(pid))
-    assert _held(proc, held) == 32 << 30
-    assert not asked
+
+
+def test_a_huge_process_is_asked_once_and_when_it_has_doubled(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, sizes = Held(str(proc.path)), (32, 32, 63, 64, 64)
+    asked: list[int] = []
+
+    def share(pid: int) -> int:  # of its pages half are another's
+        asked.append(size)
+        return size << 29
+
+    monkeypatch.setattr(held, "_share", share)
+    for size in sizes:
+        proc.process(10, 1, resident=size << 30)
+        assert _held(proc, held) == (size << 30) - ((64 if size == 64 else 32) << 29)
+    assert asked == [32, 64]

@@ -13,10 +13,11 @@ from allranks.agent.attempt import Attempt, stamp
 from allranks.agent.children import Child, Order, Setting, start
 from allranks.agent.console import Console
 from allranks.agent.guard import Guard
+from allranks.agent.notices import Notices
 from allranks.agent.options import Options, shown_ranks
 from allranks.agent.placement import Place
 from allranks.agent.processes import become_subreaper, open_signals
-from allranks.agent.sampling import Sampling
+from allranks.agent.sampling import sample_node
 from allranks.agent.supervisor import HANDLED, Given, Grace, Supervisor
 from allranks.agent.variables import SESSION, new_session, rank_environment
 from allranks.build_locks import check_build_locks
@@ -120,18 +121,19 @@ def _supervise(
         return script.run(words or [])
     attempt = Attempt(os.environ.get("ALLRANKS_ATTEMPT_DIR"), console.say)
     _note(started, attempt, began)
-    sampling = Sampling(attempt.folder, places, console.say)
-    sampling.start()
+    notices = Notices()
+    sampler = sample_node(attempt.folder, places, notices.say)
     command = orders[0].command or [sys.executable, *(words or [])]
     peers = attempt.failures if options.peers else None
     # Slurm signals every process of a step: passed on, a rank would get it twice. mpirun gives
     # signals to those that it started, and to nobody else.
     pass_on = not placement.in_step(os.environ) or os.environ.get("ALLRANKS_LAUNCHER") == "mpirun"
-    given = Given(signals, guard.pid, command, grace, keep_terminal, pass_on, peers)
+    given = Given(signals, notices, guard.pid, command, grace, keep_terminal, pass_on, peers)
     supervisor = Supervisor(started, console, attempt, given)
     code = supervisor.run()
-    sampling.stop()
-    console.pump()  # it may have had something to say
+    if sampler:
+        sampler.stop()
+    supervisor.tell()
     guard.dismiss()
     if supervisor.failed:
         _tell(supervisor.failed, options, places[0], attempt, began)

@@ -18,6 +18,7 @@ from allranks.agent.attempt import Attempt
 from allranks.agent.children import Child
 from allranks.agent.console import Console
 from allranks.agent.ends import Ends, any_failure
+from allranks.agent.notices import Notices
 from allranks.agent.output import Output
 from allranks.agent.processes import SI_KERNEL, Caught, read_signals, send
 
@@ -47,6 +48,8 @@ class Given(NamedTuple):
 
     signals: int
     """The descriptor on which signals arrive."""
+    notices: Notices
+    """What other threads have to say."""
     guard: int
     """The guard's process id: a child of ours too, and it stays to the end."""
     command: Sequence[str]
@@ -65,6 +68,7 @@ class Supervisor:
         self, ranks: list[Child], console: Console, attempt: Attempt, given: Given
     ) -> None:
         self._signals = given.signals
+        self._notices = given.notices
         self._console = console
         self._attempt = attempt
         self._grace = given.grace
@@ -72,7 +76,8 @@ class Supervisor:
         self._peers = given.peers
         self._pass_on = given.pass_on
         self._selector = selectors.PollSelector()
-        self._selector.register(given.signals, selectors.EVENT_READ, None)
+        for fd in (given.signals, given.notices.fd):
+            self._selector.register(fd, selectors.EVENT_READ, None)
         self._output = Output(ranks, console, attempt, self._selector)
         self._ends = Ends(ranks, self._output, attempt, given.command, given.guard)
         self._stopped: float | None = None
@@ -86,6 +91,12 @@ class Supervisor:
         self._end_leftovers()
         self._output.close()
         return self._ends.settle()
+
+    def tell(self) -> None:
+        """Put on the console what waits for it, as far as it takes that at once."""
+        for text in self._notices.read():
+            self._console.say(text)
+        self._console.pump()
 
     # The loop
 
@@ -112,7 +123,7 @@ class Supervisor:
                 self._output.read(key.data)
         for caught in read_signals(self._signals):
             self._handle(caught)
-        self._console.pump()
+        self.tell()
         if not ready:
             self._look_at_peers()
         if self._deadline is not None and time.monotonic() >= self._deadline:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from allranks.measure.files import read_number, read_text
 from allranks.measure.gpu import Gpu, GpuError, Reading
 
 ROOT = Path("/sys/class/drm")
@@ -32,30 +33,30 @@ class AmdGpu(Gpu):
         self._folder = folder
         sensors = sorted(folder.glob("hwmon/hwmon*"))
         self._sensors = sensors[0] if sensors else folder / "hwmon"
-        identity = _text(folder / "unique_id")
+        identity = read_text(folder / "unique_id")
         super().__init__(
             number=number,
             name=_name(folder),
             uuid=f"GPU-{identity}" if identity else f"{folder.resolve().name}",
-            memory_total=_integer(folder / "mem_info_vram_total"),
-            power_limit=_millionth(_integer(self._sensors / "power1_cap")),
+            memory_total=read_number(folder / "mem_info_vram_total"),
+            power_limit=_millionth(read_number(self._sensors / "power1_cap")),
         )
 
     def read(self) -> Reading:
         if not self._folder.exists():
             raise GpuError("it is gone from /sys")
-        use = _integer(self._folder / "gpu_busy_percent")
-        power = _integer(self._sensors / "power1_average")
+        use = read_number(self._folder / "gpu_busy_percent")
+        power = read_number(self._sensors / "power1_average")
         if power is None:
-            power = _integer(self._sensors / "power1_input")
+            power = read_number(self._sensors / "power1_input")
         return Reading(
             None if use is None else use / 100,
-            _integer(self._folder / "mem_info_vram_used"),
+            read_number(self._folder / "mem_info_vram_used"),
             _millionth(power),
         )
 
     def temperature(self) -> float | None:
-        value = _integer(self._sensors / "temp1_input")
+        value = read_number(self._sensors / "temp1_input")
         return None if value is None else value / 1000
 
 
@@ -88,7 +89,7 @@ def _chosen(wanted: str, gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def _is_gpu(folder: Path) -> bool:
-    return _text(folder / "vendor") == _VENDOR and (folder / "mem_info_vram_total").exists()
+    return read_text(folder / "vendor") == _VENDOR and (folder / "mem_info_vram_total").exists()
 
 
 def _may_open(folder: Path, dev: Path) -> bool:
@@ -104,22 +105,8 @@ def _may_open(folder: Path, dev: Path) -> bool:
 
 
 def _name(folder: Path) -> str:
-    device = _text(folder / "device")
-    return _text(folder / "product_name") or _NAMES.get(device, f"AMD GPU {device}".strip())
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip()
-    except OSError:  # this driver or device has no such file
-        return ""
-
-
-def _integer(path: Path) -> int | None:
-    try:
-        return int(_text(path))
-    except ValueError:
-        return None
+    device = read_text(folder / "device")
+    return read_text(folder / "product_name") or _NAMES.get(device, f"AMD GPU {device}".strip())
 
 
 def _millionth(value: int | None) -> float | None:

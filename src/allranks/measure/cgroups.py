@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from allranks.measure.files import read_number, read_text
+
 ROOT = Path("/sys/fs/cgroup")
 _STEP = re.compile(r"^.*/job_\d+/step_[^/]+")
 """Of Slurm: one for each step of a job, whatever stands above and below it."""
@@ -24,7 +26,7 @@ class Cgroups:
     def memory_limit(self) -> int | None:
         """Bytes: the smallest of the group and all above it."""
         name = "memory.max" if self._unified else "memory.limit_in_bytes"
-        limits = [_number(folder / name) for folder in self._upwards("memory")]
+        limits = [read_number(folder / name) for folder in self._upwards("memory")]
         return min((limit for limit in limits if limit and limit < _NO_LIMIT), default=None)
 
     def cpu_limit(self) -> float | None:
@@ -40,7 +42,7 @@ class Cgroups:
         if self._unified:
             used = _named(folder / "cpu.stat").get("usage_usec")
             return None if used is None else used / 1e6
-        used = _number(folder / "cpuacct.usage")
+        used = read_number(folder / "cpuacct.usage")
         return None if used is None else used / 1e9
 
     def memory_held(self) -> int | None:
@@ -48,7 +50,9 @@ class Cgroups:
         folder = self._step("memory")
         if folder is None:
             return None
-        held = _number(folder / ("memory.current" if self._unified else "memory.usage_in_bytes"))
+        held = read_number(
+            folder / ("memory.current" if self._unified else "memory.usage_in_bytes")
+        )
         if held is None:
             return None
         parts = _named(folder / "memory.stat")
@@ -81,39 +85,25 @@ class Cgroups:
 
     def _quota(self, folder: Path) -> float | None:
         if self._unified:
-            words = _text(folder / "cpu.max").split()
+            words = read_text(folder / "cpu.max").split()
             if len(words) != 2 or not words[0].isdigit():
                 return None
             return int(words[0]) / int(words[1])
-        quota = _number(folder / "cpu.cfs_quota_us")
-        period = _number(folder / "cpu.cfs_period_us")
+        quota = read_number(folder / "cpu.cfs_quota_us")
+        period = read_number(folder / "cpu.cfs_period_us")
         return quota / period if quota and period and quota > 0 else None
 
 
 def _paths(file: Path) -> dict[str, str]:
     """``9:cpu,cpuacct:/a/b`` → {"cpu": "/a/b", "cpuacct": "/a/b"}; version 2 has no name."""
     found = {}
-    for line in _text(file).splitlines():
+    for line in read_text(file).splitlines():
         _, names, path = line.split(":", 2)
         found.update(dict.fromkeys(names.split(","), path))
     return found
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(_text(path))
-    except ValueError:  # absent, or the word "max"
-        return None
-
-
 def _named(path: Path) -> dict[str, int]:
     """Lines of a name and a number."""
-    pairs = (line.split() for line in _text(path).splitlines())
+    pairs = (line.split() for line in read_text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

@@ -29,6 +29,9 @@ class Host:
         self._tree = tree
         self._env = env
         self._cgroups = cgroups or Cgroups()
+        # The group of a step that is ours holds the ranks and nothing else; that of a shell or a job
+        # script holds all that was started there.
+        self._own_step = env.get("SLURM_TASK_PID") == str(tree.root)
         self._proc = proc
         self._used = Used()
         self._held = Held(proc)
@@ -37,13 +40,18 @@ class Host:
         self._node_seconds: float | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What the ranks may use."""
+        """What the ranks may use, and what the node has."""
         total = _memory_info(self._proc).get("MemTotal")
-        return {"cpus": self._cpus(), "memory_limit": self._limit(), "memory_total": total}
+        return {
+            "cpus": self._cpus(),
+            "cpus_total": os.cpu_count(),
+            "memory_limit": self._limit(),
+            "memory_total": total,
+        }
 
     def look(self, members: Mapping[int, Process], seconds: float) -> dict[str, Any]:
         """CPUs kept busy over the last ``seconds``, and bytes held now."""
-        held = self._cgroups.memory_held()
+        held = self._cgroups.memory_held() if self._own_step else None
         if held is None:
             held = self._held.bytes(members)
         info = _memory_info(self._proc)
@@ -72,12 +80,15 @@ class Host:
         limit = self._cgroups.memory_limit()
         if limit is not None:
             return limit
-        megabytes = self._env.get("SLURM_MEM_PER_NODE", "")
-        return int(megabytes) << 20 if megabytes.isdigit() and int(megabytes) else None
+        node, each, cpus = (
+            int(text) if (text := self._env.get(f"SLURM_{name}", "")).isdigit() else 0
+            for name in ("MEM_PER_NODE", "MEM_PER_CPU", "CPUS_ON_NODE")
+        )
+        return (node or each * cpus) << 20 or None
 
     def _seconds_of_ranks(self, members: Mapping[int, Process]) -> float | None:
         """CPU time since the last call; None at the first."""
-        total = self._cgroups.cpu_seconds()
+        total = self._cgroups.cpu_seconds() if self._own_step else None
         if total is None:
             counts = {p.key: (p.own, p.waited) for p in members.values()}
             return self._used.since(counts) / TICKS

@@ -27,11 +27,12 @@ class Lines:
                 self._open()
             if self._torn:
                 text = b"\n" + text
-            written = os.write(self._fd, text)
-            self._torn = written < len(text)
+            if os.write(self._fd, text) < len(text):
+                return self._fail("the disk is full")
         except OSError as error:
             return self._fail(error.strerror or str(error))
-        return self._fail("the disk is full") if self._torn else True
+        self._torn = False
+        return True
 
     def close(self) -> None:
         """No more lines."""
@@ -42,8 +43,11 @@ class Lines:
     def _open(self) -> None:
         # Not the folders above: a run that was removed does not come back.
         self._path.parent.mkdir(exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o644)
+        # A writer before us may have been killed within a line.
+        size = os.fstat(self._fd).st_size
+        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def _fail(self, why: str) -> bool:
         self.close()

@@ -17,7 +17,9 @@ _ALLOWED = 0.0005
 """Seconds of CPU time for each second that passes."""
 _AT_FIRST = 0.2
 _HUGE = 16 << 30
-"""Bytes: old kernels hold up a process that maps memory for as long as they walk through its pages."""
+"""Bytes: old kernels hold up a process that maps memory for as long as they walk through its pages, so
+that one of this size is asked only when it is new, has forked or is twice as large as it was."""
+_NEVER = (0.0, 0)
 
 
 class Held:
@@ -27,7 +29,8 @@ class Held:
         self._proc = proc
         self._shared: dict[Key, int] = {}
         """Bytes of each process that are counted elsewhere."""
-        self._asked: dict[Key, float] = {}
+        self._asked: dict[Key, tuple[float, int]] = {}
+        """When each process was asked, and its size then."""
         self._credit = _AT_FIRST
         self._when = time.monotonic()
 
@@ -50,16 +53,17 @@ class Held:
         now = time.monotonic()
         self._credit = min(self._credit + (now - self._when) * _ALLOWED, _AT_FIRST)
         self._when = now
-        for process in sorted(members, key=lambda each: self._asked.get(each.key, 0.0)):
+        for process in sorted(members, key=lambda each: self._asked.get(each.key, _NEVER)):
             if self._credit <= 0:
                 break
-            if process.resident > _HUGE:
+            _, size = self._asked.get(process.key, _NEVER)
+            if _HUGE < process.resident < 2 * size:
                 continue
             began = time.thread_time()
             share = self._share(process.pid)
             if share is not None:
                 self._shared[process.key] = max(process.resident - share, 0)
-            self._asked[process.key] = now
+            self._asked[process.key] = now, process.resident
             self._credit -= time.thread_time() - began
 
     def _share(self, pid: int) -> int | None:

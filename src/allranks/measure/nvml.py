@@ -69,14 +69,6 @@ class Nvml:
         """The handle of a GPU or a MIG slice."""
         return self._handle("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()))
 
-    def parent(self, handle: Any) -> Any:
-        """The GPU that a MIG slice is part of."""
-        return self._handle("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-
-    def index(self, handle: Any) -> int | None:
-        """The number on this node."""
-        return self._integer("nvmlDeviceGetIndex", handle)
-
     def name(self, handle: Any) -> str:
         """As ``nvidia-smi`` writes it."""
         return self._text("nvmlDeviceGetName", handle)
@@ -192,15 +184,11 @@ def find_nvidia(env: Mapping[str, str], load: Callable[[str], Any] = ctypes.CDLL
     wanted = env.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return [NvidiaGpu(nvml, handle, number) for number, handle in usable]
-    found: list[Gpu] = []
-    for choice in choose(wanted, [nvml.uuid(handle) for _, handle in usable]):
-        if isinstance(choice, int):
-            number, handle = usable[choice]
-            found.append(NvidiaGpu(nvml, handle, number))
-        elif handle := nvml.by_uuid(choice):
-            parent = nvml.parent(handle)
-            found.append(NvidiaGpu(nvml, handle, (parent and nvml.index(parent)) or 0))
-    return found
+    chosen = choose(wanted, [nvml.uuid(handle) for _, handle in usable])
+    whole = [usable[choice] for choice in chosen if isinstance(choice, int)]
+    # Slices have no number of their own, and several may be of one GPU: each gets its place.
+    slices = [(at, nvml.by_uuid(each)) for at, each in enumerate(chosen) if isinstance(each, str)]
+    return [NvidiaGpu(nvml, handle, number) for number, handle in whole + slices if handle]
 
 
 def choose(wanted: str, uuids: Sequence[str]) -> list[int | str]:

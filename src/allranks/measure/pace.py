@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from allranks.measure import switched_off
+
 VARIABLE = "ALLRANKS_SAMPLE"
 _FIRST = 1.0
 _OFTEN, _OFTEN_UNTIL = 5.0, 600.0
 _LATER = 15.0
 _SHORTEST = 0.2
-_OFF = ("off", "no", "false", "0")
 
 
 class Pace(NamedTuple):
@@ -29,18 +30,21 @@ class Pace(NamedTuple):
         return last + (_OFTEN if last - began < _OFTEN_UNTIL else _LATER)
 
 
-def read_pace(env: Mapping[str, str], say: Callable[[str], None]) -> Pace | None:
-    """From ALLRANKS_SAMPLE: ``off``, or seconds; None when it is off."""
+def read_pace(env: Mapping[str, str], say: Callable[[str], None] | None) -> Pace | None:
+    """From ALLRANKS_SAMPLE: ``off``, or seconds (``5`` or ``5s``); None when it is off."""
     text = env.get(VARIABLE, "").strip().lower()
-    if text in _OFF:
+    if switched_off(text):
         return None
     if not text:
         return Pace()
     try:
-        seconds = float(text)
+        seconds = float(text.removesuffix("s"))
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        say(f"{VARIABLE}={text} is neither off nor a number of seconds: nodes are sampled as usual")
+        if say:
+            say(
+                f"{VARIABLE}={text} is neither off nor a number of seconds: nodes are sampled as usual"
+            )
         return Pace()
     return Pace(max(seconds, _SHORTEST))

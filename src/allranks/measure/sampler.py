@@ -7,6 +7,7 @@ thread: the caller has other things to do.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.errors import AllranksError
 from allranks.measure import SAMPLED
+from allranks.measure.files import read_text
 from allranks.measure.lines import Lines
 from allranks.measure.pace import Pace, read_pace
 from allranks.measure.threads import background
@@ -45,15 +47,15 @@ class Sampler:
         say: Say,
         *,
         make_node: Callable[[], Node] | None,
-        below: int | None = None,
+        beside: Path | None = None,
     ) -> None:
-        """``below``: write only when there are fewer GPUs, and some. ``about``: of the node."""
+        """``about``: of the node. ``beside``: a file; only GPUs that it does not have are written."""
         self._lines = lines
         self._about = dict(about)
         self._pace = pace
         self._say = say
         self._make_node = make_node
-        self._below = below
+        self._beside = beside
         self._stopped = threading.Event()
         self._thread = background(self._run, "allranks sampler")
         self._facts: dict[str, Any] = {}
@@ -75,7 +77,9 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            self._begin()
+            # What is over by then has cost nothing, and a signal at the start finds nobody busy.
+            if not self._stopped.wait(_A_MOMENT):
+                self._begin()
         except Exception as error:  # noqa: BLE001 - whatever it is, the ranks go on
             self._say(f"the node is not sampled any more: {error!r}")
         finally:
@@ -94,12 +98,14 @@ class Sampler:
             gpus.stop()
 
     def _has_to_write(self, gpus: GpuWatch) -> bool:
-        if self._below is None:
+        """Whether nobody else does: agents whose ranks share GPUs all see the same ones."""
+        if self._beside is None:
             return True
-        while not gpus.found.is_set():
-            if self._stopped.wait(_A_MOMENT):
-                return False
-        return 0 < len(gpus.gpus) < self._below
+        while not self._stopped.wait(_A_MOMENT):
+            written = _gpus_in(self._beside)
+            if gpus.found.is_set() and (written is not None or not gpus.gpus):
+                return not {gpu.uuid for gpu in gpus.gpus} <= (written or set())
+        return False
 
     def _sample(self, node: Node | None, gpus: GpuWatch) -> None:
         began = last = time.monotonic()
@@ -107,14 +113,12 @@ class Sampler:
         while not ended:
             ended = self._stopped.wait(max(self._pace.next(last, began) - time.monotonic(), 0))
             now = time.monotonic()
-            if ended and now - last < _SHORTEST and last > began:
+            if ended and now - last < _SHORTEST:
                 return
             values = {"seconds": round(now - last, 3), **(node.look() if node else {})}
             last = now
-            self._write_facts({
-                **(node.facts() if node else {}),
-                "gpus": [gpu.facts() for gpu in gpus.gpus],
-            })  # fmt: skip
+            known = {"gpus": [gpu.facts() for gpu in gpus.gpus]} if gpus.found.is_set() else {}
+            self._write_facts({**(node.facts() if node else {}), **known})
             self._write({**values, "gpus": gpus.take()}, ended)
 
     def _write_facts(self, facts: dict[str, Any]) -> None:
@@ -145,16 +149,19 @@ def start_sampler(
 ) -> Sampler | None:
     """Sample this node beside its ranks; None when that is switched off, and not on Linux.
 
-    The first local rank's agent does it for all. Another's writes a file of its own, of the GPUs
-    that its rank alone can see. ``alone``: ranks of the node that are not below ``root_pid`` are
-    no concern of it.
+    The first local rank's agent does it for all. Another's writes a file of its own where it sees
+    GPUs that the first does not. ``alone``: ranks of the node that are not below ``root_pid`` are
+    no concern of it. It begins a moment later.
     """
-    pace = read_pace(env, say) if sys.platform == "linux" else None
+    if sys.platform != "linux":
+        return None
+    # What is wrong with a variable is so for all: one says it.
+    pace = read_pace(env, say if node == local_rank == 0 else None)
     if pace is None:
         return None
     about = {"node": node, "host": env.get("SLURMD_NODENAME") or os.uname().nodename}
-    own = f".{local_rank}" if local_rank else ""
-    lines = Lines(attempt_folder / "nodes" / f"node-{node:05d}{own}.jsonl", say)
+    folder, name = attempt_folder / "nodes", f"node-{node:05d}"
+    first = folder / f"{name}.jsonl"
 
     def make_node() -> Node:
         from allranks.measure.node import Node
@@ -162,11 +169,11 @@ def start_sampler(
 
         return Node(Tree(root_pid, [] if alone or local_size == 1 else marks()), env)
 
-    sampler = (
-        Sampler(lines, about, pace, say, make_node=None, below=local_size)
-        if local_rank
-        else Sampler(lines, about, pace, say, make_node=make_node)
-    )
+    if local_rank:
+        lines = Lines(folder / f"{name}.{local_rank}.jsonl", say)
+        sampler = Sampler(lines, about, pace, say, make_node=None, beside=first)
+    else:
+        sampler = Sampler(Lines(first, say), about, pace, say, make_node=make_node)
     return sampler if sampler.start() else None
 
 
@@ -196,6 +203,16 @@ def sample_here(
     finally:
         if sampler:
             sampler.stop()
+
+
+def _gpus_in(path: Path) -> set[str] | None:
+    """The uuids that a node's file has; None while it does not tell."""
+    found = None
+    for line in read_text(path).splitlines():
+        if '"kind": "node"' in line:
+            with suppress(ValueError, KeyError):  # torn, or the driver is still being asked
+                found = {gpu["uuid"] for gpu in json.loads(line)["gpus"]}
+    return found
 
 
 def _now() -> float:

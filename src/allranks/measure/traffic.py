@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from allranks.measure.files import read_number, read_text
 from allranks.measure.tree import Key, Process, Used
 
 _WORD = 4
@@ -74,13 +75,13 @@ def ports(sys: Path) -> dict[str, Count]:
     found = {}
     for port in sorted((sys / "class" / "infiniband").glob("*/ports/*")):
         name = f"{port.parent.parent.name}/{port.name}"
-        came = _number(port / "counters" / "port_rcv_data")
-        went = _number(port / "counters" / "port_xmit_data")
+        came = read_number(port / "counters" / "port_rcv_data")
+        went = read_number(port / "counters" / "port_xmit_data")
         if came is not None and went is not None:
             found[name] = (came * _WORD, went * _WORD)
             continue
-        came = _number(port / "hw_counters" / "rx_bytes")
-        went = _number(port / "hw_counters" / "tx_bytes")
+        came = read_number(port / "hw_counters" / "rx_bytes")
+        went = read_number(port / "hw_counters" / "tx_bytes")
         if came is not None and went is not None:
             found[name] = (came, went)
     return found
@@ -92,19 +93,12 @@ def _has_ports(sys: Path) -> bool:
 
 def _is_infiniband(folder: Path) -> bool:
     """IP over InfiniBand: its bytes are among those of the port."""
-    try:
-        return (folder / "type").read_text().strip() == _IP_OVER_INFINIBAND
-    except OSError:
-        return False
+    return read_text(folder / "type") == _IP_OVER_INFINIBAND
 
 
 def _net_dev(path: Path) -> dict[str, Count]:
-    try:
-        lines = path.read_text().splitlines()[2:]
-    except OSError:
-        return {}
     found = {}
-    for line in lines:
+    for line in read_text(path).splitlines()[2:]:
         name, _, numbers = line.partition(":")
         words = numbers.split()
         if name.strip() != "lo" and len(words) >= 9:
@@ -122,10 +116,3 @@ def _disk_bytes(proc: Path, pid: int) -> Count | None:
     if b"read_bytes:" not in pairs or b"write_bytes:" not in pairs:
         return None
     return int(pairs[b"read_bytes:"]), int(pairs[b"write_bytes:"])
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None

@@ -50,7 +50,7 @@ class Tree:
     """Finds the processes; those that are not ours are looked at only when they are new."""
 
     def __init__(self, root: int, marks: Collection[bytes] = (), proc: str = "/proc") -> None:
-        self._root = root
+        self.root = root
         self._marks = frozenset(marks)
         self._proc = proc
         self._members: dict[int, Process] = {}
@@ -74,13 +74,13 @@ class Tree:
 
     def roots(self) -> list[int]:
         """The process that was named, and those with its marks."""
-        return [self._root, *(pid for pid, _ in self._marked)]
+        return [self.root, *(pid for pid, _ in self._marked)]
 
     def _find(self, table: Mapping[int, Process]) -> dict[int, Process]:
         before = {process.key for process in self._members.values()}
         # What was ours stays ours when its parent has died and init takes it.
         known = [pid for pid, process in table.items() if process.key in before]
-        found = _below([self._root, *known], table)
+        found = _below([self.root, *known], table)
         if not self._marks:
             return found
         marked = [pid for pid in table.keys() - found.keys() if self._is_marked(pid)]

@@ -95,8 +95,13 @@ def test_repetitions_are_runs_of_their_own(plain: Path, tmp_path: Path, allranks
     assert "weak scaling" in done.stdout
     names = sorted(path.name.rsplit("-", 2)[0] for path in (tmp_path / "runs").glob("plain-*"))
     assert names == ["plain-1proc-1", "plain-1proc-2", "plain-2procs-1", "plain-2procs-2"]
+    (folder,) = (tmp_path / "runs/studies").iterdir()
+    (folder / "result.json").unlink()
+    (folder / "result.json").mkdir()  # in nobody's power to write, as a folder of somebody else
     shown = allranks("scale", "--show", "plain")
     assert shown.stdout == done.stdout
+    assert "The results cannot be written" in shown.stderr
+    assert "Traceback" not in shown.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -110,6 +115,10 @@ def test_a_study_that_was_broken_off_goes_on(
         cwd=tmp_path, env=clean_env, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     until(lambda: (tmp_path / "hanging").exists())
+    if number == signal.SIGINT:
+        second = allranks("scale", "--resume", "last")
+        assert second.returncode == 2
+        assert f"is watched already, by process {started.pid}" in second.stderr
     os.kill(started.pid, number)
     told = started.communicate(timeout=30)[1]
     if number == signal.SIGINT:
@@ -128,7 +137,7 @@ def test_a_failure_is_told_in_the_table(tmp_path: Path, allranks: Allranks) -> N
     (tmp_path / "bad.py").write_text(
         "import os\nif os.environ['WORLD_SIZE'] == '2':\n    raise ValueError('no luck')\n"
     )
-    done = allranks("scale", "--procs", "1,2", "bad.py")
+    done = allranks("scale", "--procs", "1,2", "--strong", "bad.py")
     assert done.returncode == 1
     assert "ValueError: no luck" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
@@ -152,8 +161,9 @@ def test_a_job_file_for_the_cluster_does_not_disturb_a_study_here(
         (["--procs", "1,2", "--no-wait", "plain.py"], "--no-wait is for jobs of Slurm"),
         (["--show", "nobody"], "No study is called 'nobody'"),
         (["--procs", "1,2", "--metric", "x", "plain.py"], "it needs one"),
-        (["--procs", "1,2", "--array", "0-3", "plain.py"], "job array"),
+        (["--procs", "1,2", "--strong", "--array", "0-3", "plain.py"], "job array"),
         (["--show", "last", "plain.py"], "A study knows its script"),
+        (["--procs", "1,2", "plain.py"], "Say --strong"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_made(

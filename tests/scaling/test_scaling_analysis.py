@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from allranks.runs.attempts import Attempt
 from allranks.scaling.analysis import analyse
 from allranks.scaling.laws import Fit, fit_law
 from allranks.scaling.losses import lost_time
 from allranks.scaling.measure import Measure
+from allranks.scaling.overlaps import overlap
+from allranks.scaling.results import result
+from allranks.scaling.study import Point
 from scaling_rig import add_failure, add_point, make_study
 
 
@@ -118,10 +122,92 @@ def test_a_law_is_found_again_in_its_own_points(kind: str, law: str, serial: flo
 
 def test_two_points_make_no_law_and_faster_than_ideal_is_no_negative_share() -> None:
     assert fit_law("strong", [1, 2], [1, 1.9]) is None
-    fit = fit_law("strong", [1, 2, 4], [1, 2.2, 4.8])
+    fit = fit_law("strong", [1, 2, 4], [1, 2.1, 4.2])
     assert fit is not None
     assert fit.serial == 0
     assert fit.limit is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "speedups"),
+    [
+        ("strong", [1, 1.9, 2.6, 2.0, 1.2]),  # larger is slower
+        ("weak", [1, 1.1, 0.9]),
+        ("strong", [1, 1.2, 3.6]),  # off by more than a tenth
+        ("strong", [1, 2.2, 4.8]),
+    ],
+)
+def test_a_law_that_does_not_hold_is_none(kind: str, speedups: list[float]) -> None:
+    assert fit_law(kind, [2.0**n for n in range(len(speedups))], speedups) is None
+
+
+def test_a_limit_that_was_exceeded_is_none() -> None:
+    assert fit_law("strong", [1, 8, 1024], [1, 4.2, 7.6]) is not None
+    assert fit_law("strong", [1, 8, 1024], [1, 4.2, 8.9]) is None  # near the curve, above its limit
+
+
+def test_without_a_law_it_is_said_what_is_seen(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    for size, rate in ((1, 1000), (2, 1900), (4, 2600), (8, 2000)):
+        add_point(study, size, rate=rate)
+    found = analyse(study)
+    told = "8 nodes are slower than 4 nodes: 2.00 against 2.60 times the speed of 1 node."
+    assert told in found.sentences
+    assert not any("law" in text for text in found.sentences)
+    assert result(study, found)["most_speedup"] is None
+    bent = make_study(tmp_path, "bent")
+    for size, rate in ((1, 1000), (2, 1200), (4, 3600)):
+        add_point(bent, size, rate=rate)
+    assert any("does not describe" in text for text in analyse(bent).sentences)
+
+
+def test_it_pays_up_to_the_first_size_that_does_not(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    for size, rate in ((1, 1000), (2, 1000), (4, 3000)):
+        add_point(study, size, rate=rate)
+    found = analyse(study)
+    assert found.pays == 1
+    assert found.sentences[0].startswith("More than 1 node does not pay: at 2 nodes")
+    told = "At 4 nodes the efficiency is 0.75 again, after 0.50 at 2 nodes"
+    assert any(text.startswith(told) for text in found.sentences)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("strong", "--strong was asked"), (None, "{share:…}")])
+def test_who_asked_for_another_kind_is_told_as_it_was(
+    kind: str | None, told: str, tmp_path: Path
+) -> None:
+    study = make_study(tmp_path, kind=kind, values={"args": ["{share:64}"]})
+    for size in (1, 2):
+        add_point(study, size, rate=900.0 * size, batch=64 * size)
+    assert analyse(study).problems[0].startswith(told)
+
+
+def test_times_of_unknown_work_are_not_compared(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    for size in (1, 2):
+        Path(add_point(study, size, rate=1.0).run, "metrics.jsonl").unlink()
+    found = analyse(study)
+    assert [row.measure.source for row in found.rows if row.measure] == ["wall time"] * 2
+    assert [row.speedup for row in found.rows] == [None, None]
+    assert "--strong" in found.problems[0]
+    study.kind = "strong"
+    assert analyse(study).rows[0].speedup == 1
+
+
+def test_the_script_is_not_blamed_where_windows_are_short(tmp_path: Path) -> None:
+    for name, rate, told in (("quick", 1e6, "so short"), ("slow", 100.0, "what the script does")):
+        study = make_study(tmp_path, name)
+        add_point(study, 1, rate=rate, phases={"forward": 1.0, "other": 0.0})
+        add_point(study, 2, rate=rate, phases={"forward": 0.5, "other": 0.5})
+        assert any(told in text for text in analyse(study).sentences)
+
+
+def test_ranks_that_share_cores_cost_no_more_than_there_are(tmp_path: Path) -> None:
+    study = make_study(tmp_path, axis="nprocs", where="local", machine_cpus=2)
+    add_point(study, 1, rate=1000)
+    add_point(study, 4, rate=1000)
+    first, second = analyse(study).rows
+    assert second.cost == pytest.approx((first.cost or 0) * 2)
 
 
 def test_a_failed_size_leaves_the_others_to_be_compared(tmp_path: Path) -> None:
@@ -146,14 +232,36 @@ def test_ranks_that_share_cores_count_for_nothing(tmp_path: Path) -> None:
     assert "2 cores" in found.sentences[-1]
 
 
+def _lived(point: Point, host: str, start: int, end: int) -> None:
+    """The point ran on that host from one second to another."""
+    attempt = Path(point.run, "attempts/1")
+    (attempt / "ranks").mkdir()
+    (attempt / "ranks/rank-00000.json").write_text(f'{{"rank": 0, "host": "{host}"}}')
+    for name, key, second in (("attempt", "start", start), ("end", "end", end)):
+        stamp = f'{{"{key}": "2026-01-01T10:00:{second:02}Z", "exit_code": 0}}'
+        (attempt / f"{name}.json").write_text(stamp)
+
+
 def test_points_that_ran_side_by_side_on_a_node_are_named(tmp_path: Path) -> None:
     study = make_study(tmp_path)
     for size in (1, 2):
-        point = add_point(study, size, rate=1000)
-        ranks = Path(point.run, "attempts/1/ranks")
-        ranks.mkdir()
-        (ranks / "rank-00000.json").write_text('{"rank": 0, "host": "node1"}')
-        for name, key, time in (("attempt", "start", "00"), ("end", "end", "30")):
-            stamp = f'{{"{key}": "2026-01-01T10:00:{time}Z", "exit_code": 0}}'
-            Path(point.run, "attempts/1", f"{name}.json").write_text(stamp)
+        _lived(add_point(study, size, rate=1000), "node1", 0, 30)
     assert any("at the same time on node1" in text for text in analyse(study).sentences)
+
+
+def test_the_hosts_of_a_point_are_read_once_and_only_where_times_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def hosts_of(attempt: Attempt) -> list[str]:
+        read.append(attempt.path)
+        return [attempt.path.parent.parent.name]
+
+    monkeypatch.setattr("allranks.scaling.overlaps.hosts_of", hosts_of)
+    study = make_study(tmp_path)
+    for size in range(1, 5):
+        _lived(add_point(study, size, rate=1000), "", 0, 30)
+    _lived(add_point(study, 5, rate=1000), "", 40, 50)
+    assert overlap(study) == overlap(study) == ""
+    assert len(read) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,9 +87,66 @@ def test_points_differ_in_size_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepare_point(study, study.points[0]).job.env["OMP_NUM_THREADS"] == "4"
 
 
-def test_threads_that_the_user_gave_are_kept() -> None:
+@pytest.mark.parametrize("around", ["", "8"])
+def test_threads_that_the_user_gave_are_kept_and_counted(
+    around: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setenv("OMP_NUM_THREADS", around)
     study = _study(env=("OMP_NUM_THREADS=3",))
     assert prepare_point(study, study.points[0]).job.env["OMP_NUM_THREADS"] == "3"
+    assert [point.cpus for point in study.points[:2]] == [3, 6]
+    assert [study.shares_cores(point) for point in study.points[:2]] == [False, True]
+
+
+def test_threads_of_the_environment_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
+    study = _study()
+    assert "OMP_NUM_THREADS" not in prepare_point(study, study.points[0]).job.env
+    assert [study.shares_cores(point) for point in study.points[:2]] == [False, True]
+
+
+def _ask(tmp_path: Path, script: str, *, said: list[str] | None = None, **ask: Any) -> Study:
+    (tmp_path / "train.py").write_text(script)
+    values = {"nprocs": "1,2", "script": "train.py"}
+    say = [].append if said is None else said.append
+    return make_study(values, Ask(**ask), config=None, command="", say=say)
+
+
+def test_a_time_needs_a_word_about_the_work(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"wall time(.|\n)*--strong(.|\n)*--metric"):
+        _ask(tmp_path, "print(1)\n")
+    with pytest.raises(UsageError, match=r"time of a step(.|\n)*--strong"):
+        _ask(tmp_path, "import allranks\n", metric=r"(?P<seconds>[\d.]+) s")
+    assert not (tmp_path / "runs").exists()
+    assert _ask(tmp_path, "print(1)\n", kind="strong").kind == "strong"
+    assert _ask(tmp_path, "print(1)\n", metric=r"([\d.]+) samples/s").kind is None
+    (tmp_path / "own.py").write_text("from allranks import Trainer\n")
+    assert _ask(tmp_path, "import own\n").kind is None
+
+
+def test_few_steps_are_raised_to_what_can_be_measured(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert _ask(tmp_path, "import allranks\n", steps=10, said=said).steps == 20
+    assert said == ["--steps 10 are too few to measure: a Trainer does 20."]
+    assert _ask(tmp_path, "print(1)\n", steps=10, metric="(1)", said=said).steps == 10
+    assert len(said) == 1
+
+
+@pytest.mark.usefixtures("sbatch")
+@pytest.mark.parametrize(("alone", "cores"), [(True, [64, 128]), (False, [8, 16])])
+def test_a_job_alone_on_its_nodes_pays_for_all_their_cores(
+    alone: bool, cores: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "big.toml").write_text(
+        'name = "big"\n[shapes.fat]\ncpus = 64\n'
+        '[[partitions]]\nname = "p"\ndefault = true\nshapes = ["fat"]\n'
+    )
+    values = {"nodes": "1,2", "script": "train.py", "site": "big.toml", "tasks_per_node": "2"}
+    values |= {"cpus_per_task": "4"} | ({"exclusive": True} if alone else {})
+    study = make_study(values, Ask(kind="strong"), config=None, command="", say=lambda _: None)
+    assert [point.cpus for point in study.points] == cores
 
 
 @pytest.mark.usefixtures("sbatch")

@@ -116,6 +116,21 @@ def test_an_expression_is_checked_before_it_is_needed(pattern: str) -> None:
         check_metric(pattern)
 
 
+def test_gpu_use_is_of_the_gpus_that_the_ranks_have(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    point = add_point(study, 1, rate=1000, ranks=2)
+    gpus = [{"gpu": n, "name": "H200", "uuid": f"GPU-{n}"} for n in range(8)]
+    head = {"kind": "node", "time": 999.0, "node": 0, "host": "node1", "gpus": gpus}
+    uses = [{"gpu": n, "use": 0.9 if n in (4, 5) else 0.0} for n in range(8)]
+    samples = [{"kind": "sample", "time": 1000.5 + n, "gpus": uses} for n in range(11)]
+    attempt = Path(point.run, "attempts/1")
+    write_lines(attempt / "nodes/node-00000.jsonl", [head, *samples])
+    for rank in range(2):
+        about = {"rank": rank, "local_rank": rank, "node_rank": 0, "devices": "4,5"}
+        write_lines(attempt / f"ranks/rank-0000{rank}.json", [about])
+    assert _measure(Run.open(point.run)).gpu_use == pytest.approx(0.9)
+
+
 def test_gpu_use_is_of_the_time_that_is_measured(tmp_path: Path) -> None:
     study = make_study(tmp_path)
     point = add_point(study, 1, rate=1000)  # one window a second, the first 3 of 12 left out

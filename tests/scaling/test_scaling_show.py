@@ -14,7 +14,7 @@ import pytest
 from allranks.scaling.analysis import analyse
 from allranks.scaling.results import write_results
 from allranks.scaling.study import QUEUED, Point, Study
-from allranks.scaling.table import seconds_text, significant, terminal_table
+from allranks.scaling.table import significant, terminal_table
 from allranks.scaling.views import TextView
 from scaling_rig import add_failure, add_point, make_study
 
@@ -122,14 +122,46 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_the_table_is_drawn_over_itself(study: Study) -> None:
+@pytest.mark.parametrize(("columns", "rows"), [(80, 50), (40, 50), (40, 8), (12, 5)])
+def test_on_a_terminal_the_table_is_drawn_over_itself(
+    columns: int, rows: int, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(rows))
     out = _Terminal()
     view = TextView(out)
     view.look(study)
-    height = out.getvalue().count("\n")
+    first = out.getvalue()
+    assert max(map(len, first.splitlines())) <= columns  # none wraps
+    assert first.count("\n") < rows  # and none has left the screen
     view.look(study)
     view.close()
-    assert out.getvalue().count(f"\x1b[{height}A\x1b[J") == 2
+    height = first.count("\n")
+    assert out.getvalue() == first + f"\x1b[{height}A\x1b[J" + first + f"\x1b[{height}A\x1b[J"
+
+
+def test_a_terminal_that_became_narrower_is_wiped_whole(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINES", "90")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = _Terminal()
+    view = TextView(out)
+    view.look(study)
+    lines = out.getvalue().splitlines()
+    monkeypatch.setenv("COLUMNS", "40")
+    view.close()
+    shown = sum(max(1, -(-len(line) // 40)) for line in lines)
+    assert out.getvalue().endswith(f"\x1b[{shown}A\x1b[J")
+
+
+def test_looking_again_reads_nothing_of_points_that_are_done(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = TextView(_Terminal())
+    view.look(study)
+    monkeypatch.setattr("allranks.scaling.analysis.measure", None)
+    view.look(study)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +178,3 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(study: Study) -> None:
 )
 def test_numbers_have_the_digits_that_matter(value: float | None, text: str) -> None:
     assert significant(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(12.34, "12.3 s"), (0.0123, "12.3 ms"), (0.5, "500 ms"), (2e-5, "20.0 µs")]
-)
-def test_times_have_their_unit(value: float, text: str) -> None:
-    assert seconds_text(value) == text

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +16,8 @@ from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs.folder import Run
 from allranks.runs.index import list_runs
 from allranks.scaling.asking import give_secrets
+from allranks.scaling.holding import held
+from allranks.scaling.running import look, pick_up
 from allranks.scaling.states import Looker
 from allranks.scaling.study import FAILED, RUNNING, Point, Study, find_study
 from allranks.schedulers.status import RunStatus
@@ -76,6 +82,46 @@ def test_a_point_that_was_killed_has_failed(tmp_path: Path) -> None:
     assert (point.state, point.why) == (FAILED, "failed: killed")
 
 
+def test_looking_at_a_study_leaves_its_file_to_who_runs_it(tmp_path: Path) -> None:
+    study = make_study(tmp_path, where="local", kind="strong")
+    point = add_point(study, 1, rate=10)
+    point.state = RUNNING
+    study.save()
+    before = (study.path / "study.json").read_bytes()
+    assert look(study).rows[0].rate == pytest.approx(10)
+    assert (study.path / "study.json").read_bytes() == before
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    study = make_study(tmp_path, where="local")
+    study.cwd = str(tmp_path / "gone")
+    with pytest.raises(UsageError, match="gone cannot be entered"):
+        pick_up(study)
+
+
+def test_one_process_holds_a_study(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    code = "import sys; from pathlib import Path; from allranks.scaling.holding import held\n"
+    code += "with held(Path(sys.argv[1])): print('held')"
+    words = [sys.executable, "-c", code, str(study.path)]
+    with held(study.path):
+        other = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert f"{study.id} is watched already, by process {os.getpid()} on " in other.stderr
+    later = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert later.stdout == "held\n"
+
+
+def test_a_file_system_without_locks_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    with held(make_study(tmp_path).path):
+        pass
+
+
 def test_the_first_error_is_the_reason(tmp_path: Path) -> None:
     study = make_study(tmp_path, where="local")
     point = add_point(study, 1, rate=10)
@@ -87,7 +133,7 @@ def test_the_first_error_is_the_reason(tmp_path: Path) -> None:
     (attempt / "failures/rank-00001.json").write_text(json.dumps(failure))
     point.state = RUNNING
     Looker(study).refresh()
-    assert point.why == "rank 1: ValueError: bad  batch"
+    assert point.why == "rank 1: ValueError: bad batch"
 
 
 def test_a_job_that_slurm_never_knew_is_given_up(

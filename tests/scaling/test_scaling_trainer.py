@@ -37,15 +37,24 @@ def test_a_study_is_short_and_writes_metrics_alone(monkeypatch: pytest.MonkeyPat
     assert (config.checkpoint, config.resume) == (False, False)
     assert (config.val_every_steps, config.patience) == (None, None)
     assert (config.batch_size_is, config.lr_scaling) == ("global", "linear")
-    assert config.log_every == 4
+    assert config.log_every == 5
     assert trainer.max_batches == 1
     assert trainer.scheduler is None
 
 
 def test_the_batch_stays_as_the_script_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, json.dumps({"steps": 5}))
-    config = _trainer(batch_size_is="global", log_every=1).config
-    assert (config.batch_size_is, config.log_every) == ("global", 1)
+    monkeypatch.setenv(VARIABLE, json.dumps({"steps": 20}))
+    assert _trainer(batch_size_is="global").config.batch_size_is == "global"
+
+
+@pytest.mark.parametrize(
+    ("steps", "own", "every"), [(20, 1, 5), (20, 50, 5), (200, 50, 20), (1000, 50, 50)]
+)
+def test_a_window_has_enough_steps_to_carry_what_is_done_once_in_it(
+    steps: int, own: int, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"steps": steps}))
+    assert _trainer(log_every=own).config.log_every == every
 
 
 def test_a_variable_that_is_no_study_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ def scale(**parameters: Any) -> None:
         allranks scale --procs 1,2 --metric 'samples/s: ([\\d.]+)' train.py --batch {share:256}
         allranks scale --show last
     """
+    from allranks.scaling.holding import held
     from allranks.scaling.study import find_study
 
     if parameters["command"] and (parameters["show"] or parameters["resume"]):
@@ -36,17 +37,13 @@ def scale(**parameters: Any) -> None:
         from allranks.scaling.running import look
 
         study = find_study(parameters["show"], _root(parameters))
-        raise click.exceptions.Exit(_tell(study, look(study), parameters["as_json"]))
-    if parameters["resume"]:
-        from allranks.scaling.asking import check_patience
-        from allranks.scaling.running import pick_up
-
-        study = find_study(parameters["resume"], _root(parameters))
-        pick_up(study)
-        check_patience(study.where, not parameters["no_wait"])
-    else:
-        study = _new(parameters)
-    raise click.exceptions.Exit(_run(study, parameters))
+        raise click.exceptions.Exit(_show(study, look(study), parameters["as_json"]))
+    again = parameters["resume"]
+    study = find_study(again, _root(parameters)) if again else _new(parameters)
+    with held(study.path):
+        if again:
+            study = _picked_up(study, parameters)
+        raise click.exceptions.Exit(_run(study, parameters))
 
 
 def _root(parameters: dict[str, Any]) -> Any:
@@ -77,6 +74,29 @@ def _new(parameters: dict[str, Any]) -> Study:
 
         show_explanation(prepare_point(study, study.points[-1]))
     return study
+
+
+def _picked_up(study: Study, parameters: dict[str, Any]) -> Study:
+    """Read again, now that nobody else can change it."""
+    from allranks.scaling.asking import check_patience
+    from allranks.scaling.running import pick_up
+
+    study = type(study).open(study.path)
+    pick_up(study)
+    check_patience(study.where, not parameters["no_wait"])
+    return study
+
+
+def _show(study: Study, found: Analysis, as_json: bool) -> int:
+    """The files are written too, where they can be: the study may be somebody else's."""
+    from allranks.errors import AllranksError
+    from allranks.scaling.results import write_results
+
+    try:
+        write_results(study, found)
+    except AllranksError as error:
+        _note(str(error))
+    return _tell(study, found, as_json)
 
 
 def _run(study: Study, parameters: dict[str, Any]) -> int:

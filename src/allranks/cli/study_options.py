@@ -40,7 +40,7 @@ _OPTIONS = [
     _option("--procs", "--nprocs", "-n", "nprocs", metavar="SIZES", help="Ranks in all: 1,2,4."),
     _option("--strong", "kind", flag_value="strong", help="Keep the global batch."),
     _option("--weak", "kind", flag_value="weak", help="Keep the batch of each rank."),
-    _number("--steps", 5, "Steps of a Trainer at each size [100].", 100),
+    _number("--steps", 5, "Steps of a Trainer at each size, 20 or more [100].", 100),
     _number("--repeat", 1, "Measure each size so often [1].", 1),
     _option("--metric", metavar="REGEX", help="The speed in rank 0's log: 'samples/s: ([\\d.]+)'."),
     _number("--samples", 1, "Reckon the cost of so many samples [a million]."),

@@ -5,18 +5,25 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from allranks.errors import AllranksError
-from allranks.scaling.arguments import implied_kind
 from allranks.scaling.laws import Fit, fit_law
 from allranks.scaling.losses import lost_time, shares
 from allranks.scaling.measure import Measure, measure
-from allranks.scaling.sentences import PAYS, sentences
+from allranks.scaling.sentences import pays, sentences
 from allranks.scaling.study import DONE, FAILED, Point, Study
 
 _ALIKE = 0.1
 """Batches that differ by less are the same: the last one of an epoch may be short."""
 MILLION = 1_000_000
+_UNSAID = (
+    "Only times were measured, and nobody says whether the work stayed the same at every size, so they "
+    "cannot be compared. Measure with --strong (it did), or with --weak (it grew with the ranks) and "
+    "a --metric."
+)
+Known = dict[str, Measure]
+"""Measures by the run folder of their point."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Analysis:
     """"strong", "weak", "mixed", or None where nobody can tell."""
     fit: Fit | None = None
     pays: int | None = None
-    """The largest size with an efficiency of at least `PAYS`."""
+    """The largest size up to which every efficiency is at least `sentences.PAYS`."""
     sentences: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -72,19 +79,22 @@ class Analysis:
         return any(row.point.gpus for row in self.rows)
 
 
-def analyse(study: Study) -> Analysis:
-    """All that can be said of a study as far as it is."""
-    rows = [_row(study, size) for size in study.sizes]
+def analyse(study: Study, known: Known | None = None) -> Analysis:
+    """All that can be said of a study as far as it is.
+
+    ``known`` holds the measures of points that are done, for a caller who looks again and again.
+    """
+    rows = [_row(study, size, {} if known is None else known) for size in study.sizes]
     kind, problems = _kind(study, rows)
     if kind != "mixed":
         rows = _compared(rows, kind)
-    rows = [_with_cost(row, study.samples or MILLION) for row in rows]
+    rows = [_with_cost(study, row) for row in rows]
     trusted = [row for row in rows if row.efficiency and row.speedup and not row.shared]
     fit = None
     if kind in ("strong", "weak") and trusted:
         base = trusted[0].size
         fit = fit_law(kind, [r.size / base for r in trusted], [r.speedup or 0 for r in trusted])
-    paying = [row.size for row in trusted if round(row.efficiency or 0, 2) >= PAYS]
+    paying = [row.size for row in takewhile(pays, trusted)]
     found = Analysis(rows, kind, fit, max(paying, default=None), problems=problems)
     return replace(found, sentences=sentences(study, found, trusted))
 
@@ -92,16 +102,18 @@ def analyse(study: Study) -> Analysis:
 # -- rows
 
 
-def _row(study: Study, size: int) -> Row:
+def _row(study: Study, size: int, known: Known) -> Row:
     points = study.at(size)
     found: list[tuple[Measure, Point]] = []
     problems = [_problem(point) for point in points if point.state == FAILED]
     for point in (point for point in points if point.state == DONE):
         try:
-            found.append((measured(study, point), point))
+            if point.run not in known:
+                known[point.run] = measured(study, point)
+            found.append((known[point.run], point))
         except AllranksError as error:
             problems.append(str(error))
-    row = Row(size, points[0], shared=_shares_cores(study, points[0]), problems=tuple(problems))
+    row = Row(size, points[0], shared=study.shares_cores(points[0]), problems=tuple(problems))
     if not found:
         open_ = [point for point in points if point.state not in (DONE, FAILED)]
         return replace(row, point=(open_ or points)[0])
@@ -117,22 +129,11 @@ def measured(study: Study, point: Point) -> Measure:
     run = study.run_of(point)
     if run is None:
         raise AllranksError(f"its run folder {point.run} is gone.")
-    weak = (study.kind or implied_kind(_words(study))) == "weak"
-    return measure(run, metric=study.metric, weak=weak, ranks=point.ranks)
-
-
-def _words(study: Study) -> list[str]:
-    env = study.values.get("env") or ()
-    return [*map(str, study.values.get("args") or ()), *map(str, env)]
+    return measure(run, metric=study.metric, weak=study.asked_kind == "weak", ranks=point.ranks)
 
 
 def _problem(point: Point) -> str:
     return point.why or "it failed"
-
-
-def _shares_cores(study: Study, point: Point) -> bool:
-    cpus = study.machine_cpus
-    return study.where == "local" and not point.gpus and bool(cpus) and point.ranks > (cpus or 0)
 
 
 def _compared(rows: Sequence[Row], kind: str | None) -> list[Row]:
@@ -156,13 +157,13 @@ def _against(first: Row, row: Row, kind: str | None) -> Row:
     )
 
 
-def _with_cost(row: Row, units: int) -> Row:
+def _with_cost(study: Study, row: Row) -> Row:
     if not row.rate or row.measure is None:
         return row
-    if row.measure.unit == "runs":
-        units = 1
+    units = 1 if row.measure.unit == "runs" else study.samples or MILLION
     hours = units / row.rate / 3600
-    return replace(row, hours=hours, cost=hours * (row.point.gpus or row.point.cpus or 1))
+    cores = study.machine_cpus if row.shared else row.point.cpus
+    return replace(row, hours=hours, cost=hours * (row.point.gpus or cores or 1))
 
 
 # -- the kind
@@ -170,17 +171,17 @@ def _with_cost(row: Row, units: int) -> Row:
 
 def _kind(study: Study, rows: Sequence[Row]) -> tuple[str | None, list[str]]:
     """By what the points really did; by what was asked where that is not known."""
-    asked = study.kind or implied_kind(_words(study))
+    asked = study.asked_kind
     known = [(row, row.measure.batch) for row in rows if row.measure and row.measure.batch]
     if len(known) < 2:
-        wall = any(row.measure and row.measure.source == "wall time" for row in rows)
-        return ("strong" if wall else asked), []
+        unsaid = asked is None and any(row.measure and row.measure.timed for row in rows)
+        return ("mixed", [_UNSAID]) if unsaid else (asked, [])
     first, batch = known[0]
     same = all(_alike(one, batch) for _, one in known)
     grows = all(_alike(one, batch * row.size / first.size) for row, one in known)
     if same or grows:
         kind = "strong" if same else "weak"
-        note = _other_than_asked(asked, kind) if asked and asked != kind else ""
+        note = _other_than_asked(study, asked, kind) if asked and asked != kind else ""
         return kind, [note] if note else []
     listed = ", ".join(f"{one:g} at {study.axis.count(row.size)}" for row, one in known)
     return "mixed", [
@@ -193,6 +194,8 @@ def _alike(one: float, other: float) -> bool:
     return abs(one - other) <= _ALIKE * other
 
 
-def _other_than_asked(asked: str, kind: str) -> str:
+def _other_than_asked(study: Study, asked: str, kind: str) -> str:
+    place = "{share:…}" if asked == "strong" else "{times:…}"
+    wish = f"--{asked} was asked for" if study.kind else f"{place} is for {asked} scaling"
     did = "stayed the same" if kind == "strong" else "grew with the size"
-    return f"--{asked} was asked for, but the global batch {did}: this is {kind} scaling."
+    return f"{wish}, but the global batch {did}: this is {kind} scaling."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from allranks.errors import AllranksError, UsageError
 from allranks.job.plan import Plan
 from allranks.runs.index import runs_root
-from allranks.scaling.measure import check_metric
+from allranks.scaling.measure import SECONDS, check_metric
 from allranks.scaling.points import (
     check_room,
     label,
@@ -25,6 +26,8 @@ from allranks.scaling.sizes import Choice, choose_axis
 from allranks.scaling.study import FAILED, Point, Study
 
 Say = Callable[[str], None]
+LEAST_STEPS = 20
+"""Of a Trainer: four windows of five."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def make_study(
     where = choose_place(choice, ask.place)
     check_patience(where, ask.wait)
     draft = Study(Path(), "", choice.axis.field, where, choice.values, config, choice.gpu_type)
-    draft.kind, draft.steps, draft.metric = ask.kind, ask.steps, ask.metric
+    draft.kind, draft.steps, draft.metric = ask.kind, enough_steps(ask, say), ask.metric
     draft.samples, draft.one_by_one = ask.samples, ask.one_by_one
     draft.points = [
         Point(size, repeat) for repeat in range(1, ask.repeat + 1) for size in choice.sizes
@@ -62,7 +65,34 @@ def make_study(
     draft.machine_cpus = len(os.sched_getaffinity(0)) if where == "local" else None
     draft.threads = same_threads(draft)
     plan = _first_plan(draft, say)
+    check_kind(draft, plan)
     return _made(draft, plan, command)
+
+
+def enough_steps(ask: Ask, say: Say) -> int:
+    """What a Trainer needs for some windows of metrics of which the first is left out."""
+    if ask.metric or ask.steps >= LEAST_STEPS:
+        return ask.steps
+    say(f"--steps {ask.steps} are too few to measure: a Trainer does {LEAST_STEPS}.")
+    return LEAST_STEPS
+
+
+def check_kind(draft: Study, plan: Plan) -> None:
+    """Refuse where a time will be all that is measured, and nobody says what work was done in it."""
+    if draft.asked_kind:
+        return
+    if draft.metric and SECONDS in re.compile(draft.metric).groupindex:
+        raise UsageError(
+            f"--metric '{draft.metric}' is the time of a step. How much work is done in it?\n"
+            "Say --strong when it is the same at every size, --weak when it grows with the ranks."
+        )
+    scanned = plan.imports if plan.is_python and not draft.metric else None
+    if scanned and not any(name.partition(".")[0] == "allranks" for name in scanned.modules):
+        raise UsageError(
+            f"{plan.job.script} has no Trainer of allranks, so its wall time would be measured. "
+            "Is the work the same at every size?\n"
+            r"Say --strong if it is, or give --metric 'samples/s: ([\d.]+)', with what the script prints."
+        )
 
 
 def check_patience(where: str, wait: bool) -> None:

@@ -25,7 +25,9 @@ def hardware(study: Study) -> str:
             hosts |= set(hosts_of(last))
             gpus |= _gpu_names(last)
     cores = f"{study.machine_cpus} cores" if study.machine_cpus else ""
-    threads = f"{study.threads} threads for each rank" if (study.threads or 1) > 1 else ""
+    many = {point.cpus // point.ranks for point in study.points if point.ranks}
+    same = many.pop() if study.where == "local" and len(many) == 1 else 1
+    threads = f"{same} threads for each rank" if same > 1 else ""
     return "; ".join(filter(None, [_named(hosts), ", ".join(sorted(gpus)), cores, threads]))
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 LEAST_POINTS = 3
+_OFF = 0.1
+"""A law that is off by a larger share at any size does not describe the points."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Fit:
 
 
 def fit_law(kind: str, growths: Sequence[float], speedups: Sequence[float]) -> Fit | None:
-    """The law of this kind of scaling; None with fewer than three points.
+    """The law of this kind of scaling; None with fewer than three points, or where it does not hold.
 
     ``growths`` are sizes over the smallest one, so the first point lies on the curve whatever the share.
     """
@@ -44,4 +47,18 @@ def fit_law(kind: str, growths: Sequence[float], speedups: Sequence[float]) -> F
         law = "Gustafson"
     weight = sum(a * a for a, _ in pairs)
     serial = sum(a * b for a, b in pairs) / weight if weight else 0.0
-    return Fit(law, min(max(serial, 0.0), 1.0))
+    fit = Fit(law, min(max(serial, 0.0), 1.0))
+    return fit if _holds(fit, growths, speedups) else None
+
+
+def falls(speedups: Sequence[float]) -> int | None:
+    """The place of the first speed-up that is below the one before; None when there is none."""
+    return next((n for n, (a, b) in enumerate(pairwise(speedups), start=1) if b < a), None)
+
+
+def _holds(fit: Fit, growths: Sequence[float], speedups: Sequence[float]) -> bool:
+    """Both laws rise, and Amdahl's never above its limit: what does otherwise follows another law."""
+    if falls(speedups) is not None or (fit.limit and max(speedups) > fit.limit):
+        return False
+    pairs = zip(growths, speedups, strict=True)
+    return all(abs(fit.speedup(growth) / real - 1) <= _OFF for growth, real in pairs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from allranks.scaling.measure import Measure
+from allranks.wording import percent
 
 GROUPS = {
     "communication": ("communication",),
@@ -57,6 +58,8 @@ _ADVICE = {
     "other": "callbacks, logging, or Python between the steps. Look at what the script does there.",
 }
 
+_TOO_SHORT = "the steps are so short that writing their metrics counts. Measure more --steps, or larger batches."
+
 
 def groups_of(measure: Measure) -> dict[str, float]:
     """A step's seconds by group; empty when its phases are not known."""
@@ -101,13 +104,16 @@ def biggest(lost: Mapping[str, float]) -> tuple[str, float] | None:
     return (name, lost[name]) if lost[name] >= _WORTH_NAMING else None
 
 
-def loss_sentence(where: str, lost: Mapping[str, float], kind: str) -> str:
-    """``At 4 nodes 31 % of a step is lost to communication: …``; empty when nothing stands out."""
+def loss_sentence(where: str, lost: Mapping[str, float], kind: str, *, short: bool = False) -> str:
+    """``At 4 nodes 31 % of a step is lost to communication: …``; empty when nothing stands out.
+
+    ``short``: the windows were, so that what the Trainer does once in each is seen in every step.
+    """
     found = biggest(lost)
     if found is None:
         return ""
     name, share = found
     advice = (_ADVICE | (_STRONG if kind == "strong" else _WEAK))[name]
-    return f"At {where} {share:.0%} of a step is lost to {_MEANS[name]}: {advice}".replace(
-        "%", " %"
-    )
+    if name == "other" and short:
+        advice = _TOO_SHORT
+    return f"At {where} {percent(share)} of a step is lost to {_MEANS[name]}: {advice}"

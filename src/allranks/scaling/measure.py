@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.errors import AllranksError, UsageError
+from allranks.monitor.machines import gpu_of_ranks
 from allranks.monitor.model import PHASES
+from allranks.monitor.source import Source
 from allranks.runs.attempts import Attempt
 from allranks.runs.files import parse_stamp
 from allranks.runs.folder import Run
@@ -24,6 +26,8 @@ from allranks.scaling.points import WARM_UP
 
 SECONDS = "seconds"
 """The name of a metric's group that is the time of a step, not a speed."""
+METRIC, WALL_TIME = "--metric", "wall time"
+_SHORT = 0.5
 Row = Mapping[str, Any]
 
 
@@ -48,6 +52,18 @@ class Measure:
     mfu: float | None = None
     windows: int = 0
     """How many were measured."""
+    window_seconds: float | None = None
+    """How long one of them was."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether a time is all that is known: how much work was done in it, others must say."""
+        return self.source == WALL_TIME or (self.source == METRIC and self.step_seconds is not None)
+
+    @property
+    def short(self) -> bool:
+        """Whether a window was over so soon that reading and writing its numbers counts in it."""
+        return (self.window_seconds or _SHORT) < _SHORT
 
 
 def check_metric(pattern: str) -> None:
@@ -110,6 +126,7 @@ def _by_windows(run: Run, rows: list[Row]) -> Measure:
         gpu_use=_gpu_use(run, _number(kept[0][0], "time"), _number(kept[-1][0], "time")),
         mfu=_mean(kept, "mfu"),
         windows=len(kept),
+        window_seconds=step_seconds and step_seconds * sum(n for _, n in kept) / len(kept),
     )
 
 
@@ -161,10 +178,15 @@ def _waiting(run: Run, since: float, until: float) -> float | None:
 
 
 def _gpu_use(run: Run, since: float, until: float) -> float | None:
+    """Of the GPUs that the ranks use, where that can be told: a node may have others."""
+    source = Source(run)
+    source.refresh()
+    own = {(n, *gpu) for n, one in source.attempts.items() for gpu in gpu_of_ranks(one).values()}
     uses = [
         row["use"]
         for row in Metrics(run.path).rows("gpus")
         if since <= _number(row, "time") <= until and isinstance(row.get("use"), (int, float))
+        if not own or (row["attempt"], row["node"], row["gpu"]) in own
     ]
     return statistics.fmean(uses) if uses else None
 
@@ -189,10 +211,10 @@ def _by_metric(run: Run, pattern: re.Pattern[str], weak: bool, ranks: int) -> Me
     mean = statistics.fmean(kept)
     if SECONDS not in pattern.groupindex:
         unit = next(iter(pattern.groupindex), "units")
-        return Measure(mean, unit.replace("_", " "), "--metric", windows=len(kept))
+        return Measure(mean, unit.replace("_", " "), METRIC, windows=len(kept))
     # In a weak study every rank brings its own work, so the work of a step grows with them.
     rate = (ranks if weak else 1) / mean
-    return Measure(rate, "steps", "--metric", step_seconds=mean, windows=len(kept))
+    return Measure(rate, "steps", METRIC, step_seconds=mean, windows=len(kept))
 
 
 def _has_logs(run: Run) -> bool:
@@ -216,7 +238,7 @@ def _by_wall_time(run: Run, weak: bool) -> Measure:
     seconds = _wall_seconds(run.last_attempt)
     if seconds is None:
         raise AllranksError("it has no metrics.jsonl, and its run folder tells no times.")
-    return Measure(1 / seconds, "runs", "wall time", windows=1)
+    return Measure(1 / seconds, "runs", WALL_TIME, windows=1)
 
 
 def _wall_seconds(attempt: Attempt | None) -> float | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import combinations
+from pathlib import Path
 
 from allranks.runs.attempts import Attempt
 from allranks.scaling.hardware import hosts_of
@@ -13,8 +15,9 @@ from allranks.scaling.study import DONE, Point, Study
 def overlap(study: Study) -> str:
     """A sentence that names two such points; empty when there are none."""
     for (one, mine), (other, theirs) in combinations(_lives(study), 2):
-        shared = sorted(set(hosts_of(mine)) & set(hosts_of(theirs)))
-        if shared and _same_time(mine, theirs):
+        if not _same_time(mine, theirs):
+            continue
+        if shared := sorted(_hosts(mine.path) & _hosts(theirs.path)):
             sizes = f"{study.axis.count(one.size)} and {study.axis.count(other.size)}"
             if one.size == other.size:
                 sizes = f"Two runs of {study.axis.count(one.size)}"
@@ -23,6 +26,12 @@ def overlap(study: Study) -> str:
                 "Measure again with --exclusive or --one-by-one."
             )
     return ""
+
+
+@lru_cache(maxsize=1024)
+def _hosts(attempt: Path) -> frozenset[str]:
+    """Of an attempt that has ended: a file for each rank, so it is read once."""
+    return frozenset(hosts_of(Attempt.open(attempt)))
 
 
 def _lives(study: Study) -> Iterator[tuple[Point, Attempt]]:

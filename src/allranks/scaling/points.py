@@ -65,9 +65,10 @@ def note_shape(study: Study, point: Point, plan: Plan) -> None:
     point.nodes, point.ranks = shape.nodes, shape.world_size
     point.gpus = shape.gpus_per_node.count * shape.nodes
     if study.where == "local":
-        point.cpus = shape.world_size * (study.threads or 1)
+        point.cpus = shape.world_size * _threads_of(plan)
     else:
-        point.cpus = shape.nodes * shape.tasks_per_node * (shape.cpus_per_task or 1)
+        asked = shape.tasks_per_node * (shape.cpus_per_task or 1)
+        point.cpus = shape.nodes * max(asked, _whole_node(plan))
 
 
 def same_threads(study: Study) -> int | None:
@@ -75,7 +76,7 @@ def same_threads(study: Study) -> int | None:
 
     Else a single process would be measured with all cores, and more processes would bring nothing.
     """
-    if study.where != "local" or THREADS in os.environ:
+    if study.where != "local" or _number(os.environ.get(THREADS)):
         return None
     most = max(point.size for point in study.points)
     return max(1, (study.machine_cpus or 1) // most)
@@ -122,6 +123,26 @@ def label(study: Study, point: Point) -> str:
     what = study.axis.short.removesuffix("s") if point.size == 1 else study.axis.short
     again = f"-{point.repeat}" if study.repeats > 1 else ""
     return f"{point.size}{what}{again}"
+
+
+def _threads_of(plan: Plan) -> int:
+    """OpenMP's threads of a rank on this machine: what the job says goes before what is set here."""
+    return _number(plan.job.env.get(THREADS)) or _number(os.environ.get(THREADS)) or 1
+
+
+def _number(text: str | None) -> int:
+    """The first of OpenMP's numbers (``4``, or ``4,2`` for nested loops); 0 when there is none."""
+    first = (text or "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
+
+
+def _whole_node(plan: Plan) -> int:
+    """The cores of a node that a job has for itself alone; 0 when it shares, or nobody knows."""
+    site, name = plan.site, plan.job.partition
+    partition = (site.partition(name) if name else site.first_choice) if site else None
+    if partition is None or not (plan.job.exclusive or partition.exclusive):
+        return 0
+    return min((shape.usable_cpus or 0 for shape in partition.shapes), default=0)
 
 
 def _threads(study: Study, env: dict[str, str]) -> dict[str, str]:

@@ -32,7 +32,8 @@ def watch(study: Study, show: Callable[[], None]) -> None:
     """Until no point is under way; ``show`` is called at every look."""
     looker, began = Looker(study), time.monotonic()
     while True:
-        looker.refresh()
+        if looker.refresh():
+            study.save()
         show()
         if not any(point.open for point in study.points):
             return

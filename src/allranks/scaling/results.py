@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from allranks.errors import AllranksError
 from allranks.runs.files import write_json, write_text
 from allranks.scaling.analysis import Analysis, Row
 from allranks.scaling.markdown import PICTURE, markdown
@@ -16,13 +17,18 @@ JSON, PAGE, MARKDOWN = "result.json", "scaling.html", "scaling.md"
 
 
 def write_results(study: Study, found: Analysis) -> None:
-    """Anew each time: they hold what is known of the study so far."""
-    write_json(study.path / JSON, result(study, found))
-    picture = any(row.speedup for row in found.rows)
-    if picture:
-        write_text(study.path / PICTURE, speedup_plot(study, found))
-    write_text(study.path / MARKDOWN, markdown(study, found, picture=picture))
-    write_text(study.path / PAGE, make_page(study, found))
+    """Anew each time: they hold what is known of the study so far. AllranksError when they cannot be."""
+    try:
+        write_json(study.path / JSON, result(study, found))
+        picture = any(row.speedup for row in found.rows)
+        if picture:
+            write_text(study.path / PICTURE, speedup_plot(study, found))
+        write_text(study.path / MARKDOWN, markdown(study, found, picture=picture))
+        write_text(study.path / PAGE, make_page(study, found))
+    except OSError as error:
+        raise AllranksError(
+            f"The results cannot be written in {study.path}: {error.strerror}."
+        ) from None
 
 
 def result(study: Study, found: Analysis) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from allranks.errors import AllranksError, JobError
+from allranks.errors import AllranksError, JobError, UsageError
 from allranks.scaling.analysis import Analysis, analyse
 from allranks.scaling.asking import give_secrets, prepare_point
 from allranks.scaling.here import run_point
@@ -46,7 +46,7 @@ def go_on(study: Study, view: View, *, python: str, wait: bool = True) -> Analys
 
 def pick_up(study: Study) -> None:
     """Make a study ready to go on: points that failed or were lost are to be run again."""
-    os.chdir(study.cwd or Path.cwd())
+    _go_to(study)
     give_secrets(study)
     forget_lost(study)
     Looker(study).refresh()
@@ -62,12 +62,20 @@ def pick_up(study: Study) -> None:
 
 
 def look(study: Study) -> Analysis:
-    """How a study stands now; its results are written anew."""
-    looker = Looker(study)
-    looker.refresh()
-    found = analyse(study)
-    write_results(study, found)
-    return found
+    """How a study stands now. Another process may be at it, so what was found out is not saved."""
+    Looker(study).refresh()
+    return analyse(study)
+
+
+def _go_to(study: Study) -> None:
+    """Where it was started: its script and its files are named from there."""
+    try:
+        os.chdir(study.cwd or ".")
+    except OSError as error:
+        raise UsageError(
+            f"{study.id} goes on where it was started, and {study.cwd} cannot be entered: "
+            f"{error.strerror}.\nWhat was measured is still there: allranks scale --show {study.path}"
+        ) from None
 
 
 def _one_after_the_other(study: Study, view: View, python: str) -> None:
@@ -83,6 +91,7 @@ def _one_after_the_other(study: Study, view: View, python: str) -> None:
             view.begins(study, point)
             run_point(study, point, plan, plan.job.python or python)
             Looker(study).refresh()
+            study.save()
         except KeyboardInterrupt:
             point.state, point.why, point.run = WAITING, "", ""
             study.save()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from allranks.scaling.laws import Fit
+from allranks.scaling.laws import LEAST_POINTS, Fit, falls
 from allranks.scaling.losses import loss_sentence
+from allranks.scaling.measure import WALL_TIME
 from allranks.scaling.overlaps import overlap
 from allranks.scaling.study import Study
 
@@ -19,9 +20,14 @@ _UNEVEN = 0.1
 """A spread of repetitions from which on they are not to be believed."""
 
 
+def pays(row: Row) -> bool:
+    """As the table shows it: what is rounded to 0.70 pays."""
+    return round(row.efficiency or 0, 2) >= PAYS
+
+
 def sentences(study: Study, found: Analysis, trusted: Sequence[Row]) -> list[str]:
     """The answer, then the reservations; ``trusted`` are the rows that can be compared."""
-    return [*_answers(study, found, trusted), *_reservations(study, found)]
+    return [*_answers(study, found, trusted), *_reservations(study, found, trusted)]
 
 
 def _answers(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[str]:
@@ -30,18 +36,23 @@ def _answers(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[
     yield _verdict(study, found, trusted)
     if found.kind in ("strong", "weak"):
         last = trusted[-1]
-        if text := loss_sentence(study.axis.count(last.size), last.lost, found.kind):
+        short = bool(last.measure and last.measure.short)
+        if text := loss_sentence(study.axis.count(last.size), last.lost, found.kind, short=short):
             yield text
-    if found.fit:
-        yield _law(study, found.fit, trusted[0].size)
+        if found.fit:
+            yield _law(study, found.fit, trusted[0].size)
+        elif len(trusted) >= LEAST_POINTS:
+            yield _no_law(study, found.kind, trusted)
 
 
-def _reservations(study: Study, found: Analysis) -> Iterator[str]:
-    if any(row.measure and row.measure.source == "wall time" for row in found.rows):
+def _reservations(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[str]:
+    if any(row.measure and row.measure.source == WALL_TIME for row in found.rows):
         yield (
             "Measured by the wall time of the ranks, their start included; strong scaling only. "
             r"More exact: --metric 'samples/s: ([\d.]+)', with what the script prints."
         )
+    if text := _uneven(study, found, trusted):
+        yield text
     widest = max(found.rows, key=lambda row: row.spread, default=None)
     if widest and widest.spread > _UNEVEN:
         yield (
@@ -55,7 +66,7 @@ def _reservations(study: Study, found: Analysis) -> Iterator[str]:
 
 
 def _verdict(study: Study, found: Analysis, trusted: Sequence[Row]) -> str:
-    largest, first = trusted[-1], trusted[0]
+    first, largest = trusted[0], trusted[-1]
     if found.pays is None or found.pays == first.size:
         second = trusted[1]
         return (
@@ -65,7 +76,21 @@ def _verdict(study: Study, found: Analysis, trusted: Sequence[Row]) -> str:
     text = f"Up to {study.axis.count(found.pays)} it pays: an efficiency of at least {PAYS:.2f}"
     if found.pays == largest.size:
         return f"{text}; it is {largest.efficiency:.2f} there, and nothing larger was measured."
-    return f"{text}; at {study.axis.count(largest.size)} it is {largest.efficiency:.2f}."
+    after = next(row for row in trusted if row.size > found.pays)
+    return f"{text}; at {study.axis.count(after.size)} it is {after.efficiency:.2f}."
+
+
+def _uneven(study: Study, found: Analysis, trusted: Sequence[Row]) -> str:
+    """A size that would pay again after one that does not is a size that was measured badly."""
+    after = [row for row in trusted if found.pays and row.size > found.pays]
+    again = next(filter(pays, after), None)
+    if again is None:
+        return ""
+    return (
+        f"At {study.axis.count(again.size)} the efficiency is {again.efficiency:.2f} again, after "
+        f"{after[0].efficiency:.2f} at {study.axis.count(after[0].size)}: the numbers are uneven. "
+        "Measure again, several times (--repeat)."
+    )
 
 
 def _law(study: Study, fit: Fit, base: int) -> str:
@@ -73,6 +98,22 @@ def _law(study: Study, fit: Fit, base: int) -> str:
     if fit.limit and fit.limit < 10_000:
         return f"{text}: at most {fit.limit:.3g} times as fast as {study.axis.count(base)}."
     return f"{text}."
+
+
+def _no_law(study: Study, kind: str, trusted: Sequence[Row]) -> str:
+    speedups = [row.speedup or 0 for row in trusted]
+    place = falls(speedups)
+    if place is not None:
+        more, less = (
+            study.axis.count(trusted[place].size),
+            study.axis.count(trusted[place - 1].size),
+        )
+        return (
+            f"{more} are slower than {less}: {speedups[place]:.2f} against {speedups[place - 1]:.2f} "
+            f"times the speed of {study.axis.count(trusted[0].size)}."
+        )
+    law = "Amdahl" if kind == "strong" else "Gustafson"
+    return f"{law}'s law does not describe these speed-ups, so none is estimated beyond them."
 
 
 def _sharing(study: Study, size: int) -> str:

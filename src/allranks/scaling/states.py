@@ -9,10 +9,10 @@ from allranks.runs.folder import Run
 from allranks.scaling.study import DONE, FAILED, QUEUED, RUNNING, WAITING, Point, Study
 from allranks.schedulers.status import RunStatus, run_statuses
 from allranks.slurm.states import State
+from allranks.wording import clean
 
 PATIENCE = 120.0
 """Seconds for which Slurm is asked for a job that it does not know; it may be away itself."""
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x1f\x7f]")
 _FRAME = re.compile(r"\s+|Traceback|During handling|The above exception")
 
 
@@ -24,7 +24,7 @@ class Looker:
         self._unknown: dict[str, float] = {}
 
     def refresh(self) -> bool:
-        """Ask for those under way; True when anything changed, which is saved then."""
+        """Ask for those under way; True when anything changed. Whoever holds the study saves it."""
         pairs = [
             (point, run)
             for point in self.study.points
@@ -33,10 +33,7 @@ class Looker:
         before = [(point.state, point.why) for point, _ in pairs]
         for (point, _), status in zip(pairs, run_statuses([run for _, run in pairs]), strict=True):
             self._settle(point, status)
-        changed = before != [(point.state, point.why) for point, _ in pairs]
-        if changed:
-            self.study.save()
-        return changed
+        return before != [(point.state, point.why) for point, _ in pairs]
 
     def _settle(self, point: Point, status: RunStatus) -> None:
         state = status.state
@@ -98,5 +95,5 @@ def progress_text(run: Run | None) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of a log as one line of a terminal: without control characters."""
-    return _CONTROL.sub(" ", text).strip()
+    """Other people's text as one line: its words, without what plays tricks on a terminal."""
+    return clean(" ".join(text.split())).strip()

@@ -17,6 +17,7 @@ from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs.files import now, read_json, write_json
 from allranks.runs.folder import Run, safe_name, split_id
 from allranks.runs.index import runs_root
+from allranks.scaling.arguments import implied_kind
 from allranks.scaling.sizes import AXES, Axis
 
 STUDIES = "studies"
@@ -42,7 +43,7 @@ class Point:
     ranks: int = 0
     gpus: int = 0
     cpus: int = 0
-    """Cores of all nodes together that it has asked for."""
+    """Cores of all nodes together that it takes; on this machine the threads of its ranks."""
 
     @property
     def open(self) -> bool:
@@ -70,7 +71,7 @@ class Study:
     samples: int | None = None
     one_by_one: bool = False
     threads: int | None = None
-    """OpenMP's threads of a rank, the same at every size; None where the job says it."""
+    """OpenMP's threads of a rank, the same at every size; None where the user says it."""
     machine_cpus: int | None = None
     """Cores of this machine, where the points run on it."""
     secrets: list[str] = field(default_factory=list)
@@ -122,6 +123,12 @@ class Study:
         return AXES[self.axis_name]
 
     @property
+    def asked_kind(self) -> str | None:
+        """ "strong" or "weak" as the user said, or as the placeholders imply; None: as the script has it."""
+        words = (*(self.values.get("args") or ()), *(self.values.get("env") or ()))
+        return self.kind or implied_kind(map(str, words))
+
+    @property
     def sizes(self) -> list[int]:
         return sorted({point.size for point in self.points})
 
@@ -136,7 +143,7 @@ class Study:
         cpus, load = self.machine_cpus or 1, os.getloadavg()[0]
         cores = f"{cpus} core{'s' if cpus > 1 else ''}"
         said = []
-        if shared := [point.size for point in self.points if not point.gpus and point.ranks > cpus]:
+        if shared := [point.size for point in self.points if self.shares_cores(point)]:
             said.append(
                 f"This machine has {cores}: from {self.axis.count(min(shared))} on the ranks share them, "
                 "which says nothing about scaling."
@@ -147,6 +154,12 @@ class Study:
                 "that are too low, and uneven ones. --repeat 3 shows how much."
             )
         return said
+
+    def shares_cores(self, point: Point) -> bool:
+        """Whether its threads are more than this machine has cores, so that it says nothing of scaling."""
+        if self.where != "local" or point.gpus or not self.machine_cpus:
+            return False
+        return point.cpus > self.machine_cpus
 
     def at(self, size: int) -> list[Point]:
         """The points of one size."""

@@ -10,6 +10,7 @@ from allranks.scaling.analysis import Analysis, Row
 from allranks.scaling.losses import biggest
 from allranks.scaling.states import plain, progress_text
 from allranks.scaling.study import RUNNING, Study
+from allranks.wording import percent, step_time
 
 WIDTH = 80
 LOST = "most lost to"
@@ -95,8 +96,8 @@ def _columns(study: Study, found: Analysis) -> list[_Column]:
         _Column("efficiency", lambda row: _fixed(row.efficiency), True),
         _Column(f"{hours}{per}", lambda row: significant(row.cost)),
         _Column("hours", lambda row: significant(row.hours) if study.samples else ""),
-        _Column("GPU use", lambda row: _percent(row.measure.gpu_use if row.measure else None)),
-        _Column("MFU", lambda row: _percent(row.measure.mfu if row.measure else None)),
+        _Column("GPU use", lambda row: percent(row.measure.gpu_use if row.measure else None)),
+        _Column("MFU", lambda row: percent(row.measure.mfu if row.measure else None)),
         _Column(LOST, _lost),
     ]
 
@@ -114,7 +115,7 @@ def _rate(row: Row) -> str:
 
 
 def _wall(row: Row) -> str:
-    return seconds_text(1 / row.rate) if row.rate else ""
+    return step_time(1 / row.rate) if row.rate else ""
 
 
 def _spread(row: Row) -> str:
@@ -122,13 +123,12 @@ def _spread(row: Row) -> str:
 
 
 def _step(row: Row) -> str:
-    step = row.measure.step_seconds if row.measure else None
-    return seconds_text(step) if step else ""
+    return step_time(row.measure.step_seconds) if row.measure else ""
 
 
 def _lost(row: Row) -> str:
     found = biggest(row.lost)
-    return f"{found[0]} {_percent(found[1])}" if found else ""
+    return f"{found[0]} {percent(found[1])}" if found else ""
 
 
 def _notes(study: Study, found: Analysis) -> list[str]:
@@ -165,21 +165,8 @@ def significant(value: float | None) -> str:
     return f"{value:#.3g}".rstrip(".") if abs(value) >= 1e-4 else f"{value:.1e}"
 
 
-def seconds_text(seconds: float) -> str:
-    """``310 µs``, ``12.3 ms``, ``1.23 s``."""
-    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= size:
-            many = seconds / size
-            return f"{many:.{0 if many >= 100 else 1 if many >= 10 else 2}f} {unit}"
-    return f"{seconds:.1e} s"
-
-
 def _fixed(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value * 100:.0f} %"
 
 
 # -- the terminal
@@ -198,7 +185,9 @@ def _aligned(table: Table, width: int) -> list[str]:
             lines.append(_line(row, widths))
             continue
         indent = widths[0] + 2
-        wrapped = textwrap.wrap(text, width - indent, max_lines=4, placeholder=" …") or [""]
+        wrapped = textwrap.wrap(text, max(width - indent, 12), max_lines=4, placeholder=" …") or [
+            ""
+        ]
         lines.append(f"{row[0]:>{widths[0]}}  {wrapped[0]}")
         lines += [" " * indent + more for more in wrapped[1:]]
     return lines

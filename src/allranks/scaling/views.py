@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from typing import TextIO
 
+from rich.cells import cell_len, set_cell_size
+
 from allranks.errors import AllranksError
-from allranks.scaling.analysis import analyse, measured
+from allranks.scaling.analysis import Known, analyse, measured
 from allranks.scaling.states import plain
 from allranks.scaling.study import DONE, Point, Study
-from allranks.scaling.table import seconds_text, significant, terminal_table
+from allranks.scaling.table import significant, terminal_table
+from allranks.wording import step_time
+
+WIDEST = 100
 
 
 class TextView:
@@ -18,7 +24,8 @@ class TextView:
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
-        self._drawn = 0
+        self._drawn: list[str] = []
+        self._known: Known = {}
         self._said: dict[tuple[int, int], str] = {}
 
     def begins(self, study: Study, point: Point) -> None:
@@ -49,18 +56,34 @@ class TextView:
         self._wipe()
 
     def _draw(self, study: Study) -> None:
-        width = max(shutil.get_terminal_size().columns, 60)
-        table = terminal_table(study, analyse(study), min(width, 100))
+        columns, rows = self._screen()
+        table = terminal_table(study, analyse(study, self._known), min(columns, WIDEST)).split("\n")
+        foot = ["", "Ctrl-C leaves the jobs in the queue."]
+        room = max(rows - len(foot) - 1, 1)  # the cursor stands in the line below
+        if len(table) > room:
+            left = len(table) - room + 1
+            table = [*table[: room - 1], f"… {left} more lines, see --show"]
         self._wipe()
-        hint = "Ctrl-C leaves the jobs in the queue."
-        self._out.write(f"{table}\n\n{hint}\n")
-        self._drawn = table.count("\n") + 3
+        self._drawn = [_cut(line, columns) for line in (*table, *foot)]
+        self._out.write("".join(f"{line}\n" for line in self._drawn))
         self._out.flush()
 
     def _wipe(self) -> None:
-        if self._drawn:
-            self._out.write(f"\x1b[{self._drawn}A\x1b[J")
-            self._drawn = 0
+        """Over what was drawn, counted as the terminal shows it by now: it may have become narrower."""
+        columns, rows = self._screen()
+        height = sum(max(1, -(-cell_len(line) // columns)) for line in self._drawn)
+        if height:
+            self._out.write(f"\x1b[{min(height, rows - 1)}A\x1b[J")
+            self._drawn = []
+
+    def _screen(self) -> tuple[int, int]:
+        """Columns and rows of the terminal that is drawn on; stdout may go to a file."""
+        try:
+            columns, rows = os.get_terminal_size(self._out.fileno())
+        except (OSError, ValueError):
+            columns = rows = 0
+        usual = shutil.get_terminal_size()
+        return columns or usual.columns, rows or usual.lines
 
     def _say(self, text: str) -> None:
         print(f"  {text}", file=self._out, flush=True)
@@ -68,6 +91,11 @@ class TextView:
     def _name(self, study: Study, point: Point) -> str:
         again = f", {point.repeat} of {study.repeats}" if study.repeats > 1 else ""
         return f"{study.axis.count(point.size)}{again}"
+
+
+def _cut(line: str, columns: int) -> str:
+    """As much of a line as the terminal has room for: one that wraps would be two."""
+    return line if cell_len(line) <= columns else set_cell_size(line, columns)
 
 
 def _end(study: Study, point: Point) -> str:
@@ -78,5 +106,5 @@ def _end(study: Study, point: Point) -> str:
     except AllranksError as error:
         return f"done, but {plain(str(error))}"
     if found.unit == "runs":
-        return f"done in {seconds_text(1 / found.rate)}"
+        return f"done in {step_time(1 / found.rate)}"
     return f"{significant(found.rate)} {found.unit}/s"

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from allranks.train.trainer import Trainer
 
 VARIABLE = "ALLRANKS_STUDY"
-WINDOWS = 10
-"""Windows of metrics that a study has at least, where it has as many steps."""
+WINDOWS, LEAST = 10, 5
+"""Windows of metrics that a study has, where it has as many steps; steps that a window has at least, since
+what is done once in each would else be seen in every step."""
 
 
 def shorten_for_study(trainer: Trainer) -> None:
@@ -41,7 +42,7 @@ def studied(config: TrainConfig, told: dict[str, Any]) -> TrainConfig:
         "max_steps": steps, "epochs": None, "max_iter": None, "patience": None,
         "checkpoint": False, "resume": False, "val_every_steps": None,
         "plot_every": 0, "loggers": (), "log_model": False,
-        "log_every": max(1, min(config.log_every, steps // WINDOWS)),
+        "log_every": max(LEAST, min(config.log_every, steps // WINDOWS)),
     }  # fmt: skip
     if told.get("batch"):
         changes["batch_size_is"] = told["batch"]

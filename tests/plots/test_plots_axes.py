@@ -25,17 +25,27 @@ def test_ticks_are_round_and_cover_the_range(
     assert axes.ticks(low, high) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 0), (5, 5), (-2, -2), (1e-9, 1e-9), (1e300, 1e300)])
-def test_a_single_value_has_ticks_around_it(low: float, high: float) -> None:
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0, 0), (5, 5), (-2, -2), (1e-9, 1e-9), (1e300, 1e300), (5e-324, 1e-310), (-1e300, 1e300)],
+)
+def test_odd_ranges_have_ticks_around_them(low: float, high: float) -> None:
     marks = axes.ticks(low, high)
+    assert 1 <= len(marks) < 9
     assert marks[0] <= low
-    assert marks[-1] >= high
+    assert marks[-1] >= axes.clipped(high)
 
 
 def test_logarithmic_ticks_are_powers_of_ten() -> None:
     assert axes.log_ticks(1, 10000) == pytest.approx([1, 10, 100, 1000, 10000])
     assert axes.log_ticks(3, 40) == pytest.approx([2, 5, 10, 20, 50])
     assert len(axes.log_ticks(1e-12, 1e12)) <= 9
+
+
+def test_logarithmic_ticks_end_where_numbers_do() -> None:
+    assert axes.log_ticks(1e-310, 1.7e308)[-1] == pytest.approx(1e300)
+    axis = axes.logarithmic([1e-310, 1.0, 1.7e308], 0, 100)  # the first is as good as 0
+    assert [axis.at(value) for value in (1.0, 1.7e308)] == pytest.approx([0, 100])
 
 
 def test_few_values_are_the_ticks_of_a_logarithmic_axis() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from allranks.report.advice import Advice, advise
 from allranks.report.model import Asked, Facts, GpuUsed, Life, Used
 
 GIB = 2**30
@@ -48,6 +49,11 @@ def facts(**changes: Any) -> Facts:
         settings={"precision": "bf16", "compile": "auto", "accumulate": "1"},
     )
     return replace(found, **changes)
+
+
+def given(**changes: Any) -> dict[str, Advice]:
+    """The advice on such facts, by its id."""
+    return {advice.id: advice for advice in advise(facts(**changes))}
 
 
 def life(number: int = 1, **changes: Any) -> Life:

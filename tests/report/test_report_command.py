@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from allranks.cli.report import _patience
 from allranks.report.make import report_run
 from allranks.runs import Run
 from command_rig import Allranks, until
@@ -77,6 +78,14 @@ def test_the_job_of_a_run_gives_the_report_of_the_run(allranks: Allranks, run: R
     done = allranks("report", "--job", "4711")
     assert done.returncode == 0, done.stderr
     assert (run.path / "report.html").exists()
+
+
+def test_it_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with _patience(0.01):
+        until(lambda: "asking Slurm" in capsys.readouterr().err)
+    with _patience(60):
+        pass
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slurm

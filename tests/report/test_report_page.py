@@ -27,7 +27,8 @@ from monitor_rig import make_run
 GOLDEN = Path(__file__).parent / "golden"
 END = 1_794_800_000.0
 NOW = datetime.fromtimestamp(END + 60, timezone.utc)
-HOSTILE = "<script>alert(1)</script>\"'&|`*_\x1b[31m\x00"
+HOSTILE = "<script>alert(1)</script>\"'&|`*_\x1b[31m\x00\u202egpj.exe\u2066\u200b"
+UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
 
@@ -178,17 +179,23 @@ def test_no_name_breaks_out_of_the_page() -> None:
     parsed = Parsed(text)
     assert "script" not in parsed.tags
     assert parsed.refers == []
-    assert "\x1b" not in text
-    assert "\x00" not in text
+    assert not UNSEEN.search(text)
 
 
 def test_no_name_breaks_out_of_the_text() -> None:
     text = markdown(*hostile())
     code = re.compile(r"(`{3,})\n.*?\n\1|(`+).*?(?<!`)\2(?!`)", re.DOTALL)
     assert "<script>" not in code.sub("", text.replace("\\<", "").replace("\\`", ""))
-    assert "\x1b" not in text
+    assert not UNSEEN.search(text)
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
+
+
+def test_no_name_plays_tricks_in_the_record() -> None:
+    text = Report(*hostile()).text("json")
+    assert not UNSEEN.search(text)
+    assert not UNSEEN.search(str(json.loads(text)))
+    assert json.loads(text)["error"]["traceback"].startswith("<script>")
 
 
 def test_a_run_without_anything_has_a_page(tmp_path: Path) -> None:

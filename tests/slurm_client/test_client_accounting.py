@@ -55,7 +55,9 @@ STEP = {
     "AveRSS": "524288K", "TRESUsageInMax": "cpu=00:10:00,gres/gpumem=20G,gres/gpuutil=90",
     "TRESUsageInTot": "cpu=00:20:00,gres/gpumem=39G,gres/gpuutil=120", "ConsumedEnergyRaw": "3600000",
 }  # fmt: skip
-BATCH = {"JobID": "12.batch", "NTasks": "1", "MaxRSS": "1024K", "AllocTRES": "cpu=8,node=1"}
+BATCH = {
+    "JobID": "12.batch", "NTasks": "1", "MaxRSS": "1024K", "AllocTRES": "cpu=8,node=1", "TotalCPU": "00:00:00",
+}  # fmt: skip
 
 
 def test_all_of_a_job(fake: Fake) -> None:
@@ -83,6 +85,26 @@ def test_a_running_job_has_used_nothing_that_is_known(fake: Fake) -> None:
     assert (usage.state, usage.cpu_seconds, usage.busy_cpus, usage.end) == (
         State.RUNNING, None, None, None,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("total", "sampled", "busy"),
+    [
+        ("02:00:00", "00:20:00", 2.0),
+        ("00:00:01", "04:00:00", 4.0),  # ranks that nobody waited for are in the samples alone
+        ("00:00:00", "00:00:00", None),
+        ("00:00:30", "", None),  # next to nothing in an hour: it is not counted here
+        ("", "", None),
+    ],
+)
+def test_cpu_time_is_the_most_that_was_seen(
+    fake: Fake, total: str, sampled: str, busy: float | None
+) -> None:
+    use = f"cpu={sampled}" if sampled else ""
+    fake("sacct", rows({"TotalCPU": total}, STEP | {"TotalCPU": total, "TRESUsageInTot": use}))
+    usage = job_usage("12")
+    assert usage is not None
+    assert usage.busy_cpus == (None if busy is None else pytest.approx(busy))
 
 
 def test_fields_that_an_old_sacct_does_not_know_are_left_out(fake: Fake) -> None:
@@ -166,6 +188,14 @@ def test_accounting_that_does_not_answer_is_said(fake: Fake) -> None:
     fake("sacct", "echo 'sacct: error: slurmdbd: something else' >&2; exit 1")
     with pytest.raises(SlurmError, match="something else"):
         job_usage("77")
+
+
+def test_a_slurm_that_hangs_is_asked_once(fake: Fake, tmp_path: Path) -> None:
+    fake("sacct", "exec sleep 20")
+    fake("scontrol", f"touch {tmp_path}/asked; exec sleep 20")
+    with pytest.raises(SlurmError, match=r"did not answer 'sacct' within 0\.2 s"):
+        job_usage("12", timeout=0.2)
+    assert not (tmp_path / "asked").exists()
 
 
 def test_accounting_is_enough_while_the_controller_is_down(fake: Fake) -> None:

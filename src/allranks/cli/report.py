@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from allranks.report.advice import Advice
     from allranks.report.make import Report
@@ -41,7 +42,8 @@ def report(
     from allranks.report.make import save
 
     form = _form(form, as_json, output)
-    made = _made(run, job)
+    with _patience():
+        made = _made(run, job)
     if output == "-" or (as_json and not output):
         click.echo(made.text(form), nl=False)
         return
@@ -77,12 +79,27 @@ def _made(run: str | None, job: str | None) -> Report:
     return report_job(job) if job else report_run(find_run(run or "last"))
 
 
+@contextmanager
+def _patience(seconds: float = 2.0) -> Iterator[None]:
+    """Say what is waited for when it takes long: a Slurm that hangs, a run of months."""
+    from threading import Timer
+
+    text = "Reading what was measured, and asking Slurm …"
+    timer = Timer(seconds, lambda: click.echo(text, err=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _say(advice: Sequence[Advice], verdict: str, most: int = 3) -> None:
     """The most important of it."""
     import shutil
     import textwrap
 
-    from allranks.report.markdown import one_line
+    from allranks.report.texts import one_line
 
     colours = {"error": "red", "warning": "yellow", "note": "cyan"}
     width = min(max(shutil.get_terminal_size().columns, 40), 100)

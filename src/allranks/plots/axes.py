@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_LARGE, _SMALL = 1e300, 1e-300
+"""Beyond these sums and quotients overflow; no picture needs them."""
 _TIMES = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
     172800, 604800, 1209600,
@@ -29,16 +31,21 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Where the value lies, in pixels."""
-        low, high, here = self.low, self.high, value
+        low, high, here = self.low, self.high, clipped(value)
         if self.log:
-            low, high, here = math.log10(low), math.log10(high), math.log10(value)
+            low, high, here = math.log10(low), math.log10(high), math.log10(here)
         share = (here - low) / (high - low) if high > low else 0.5
         return self.start + share * (self.end - self.start)
 
 
 def usable(value: float | None, log: bool = False) -> bool:
     """Whether it can be drawn: a finite number, above 0 on a logarithmic axis."""
-    return value is not None and math.isfinite(value) and (not log or value > 0)
+    return value is not None and math.isfinite(value) and (not log or value >= _SMALL)
+
+
+def clipped(value: float) -> float:
+    """The number as far as one can reckon with it."""
+    return 0.0 if abs(value) < _SMALL else min(max(value, -_LARGE), _LARGE)
 
 
 def linear(values: Iterable[float], start: float, end: float, *, zero: bool = False) -> Axis:
@@ -59,7 +66,7 @@ def tight(values: Iterable[float], start: float, end: float) -> Axis:
 
 def logarithmic(values: Iterable[float], start: float, end: float) -> Axis:
     """A logarithmic axis; few values of their own (1, 2, 4, 8 nodes) are its ticks."""
-    own = sorted({value for value in values if usable(value, log=True)}) or [1.0]
+    own = sorted({clipped(value) for value in values if usable(value, log=True)}) or [1.0]
     low, high = own[0], own[-1]
     if len(own) <= _most(start, end, 60) and abs(end - start) / len(own) > 24:
         marks = own
@@ -98,6 +105,7 @@ def time_axis(seconds: Iterable[float], start: float, end: float) -> Axis:
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """At most about ``most`` round numbers that cover the range."""
+    low, high = clipped(low), clipped(high)
     span = (high - low) or abs(high) or 1.0
     size = 10.0 ** math.floor(math.log10(span / most))
     step = next(size * factor for factor in (1, 2, 5, 10) if span / (size * factor) <= most)
@@ -109,12 +117,13 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten; over less than two of them also their twofold and fivefold."""
+    low, high = max(clipped(low), _SMALL), max(clipped(high), _SMALL)
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     stride = max(1, math.ceil((last - first) / 7))
     if last - first <= 2:
         fine = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
         return [mark for mark in fine if low * 0.49 <= mark <= high * 2.1] or [low]
-    return [10.0**power for power in range(first, last + stride, stride)]
+    return [10.0 ** min(power, 300) for power in range(first, last + stride, stride)]
 
 
 def tick_texts(marks: Sequence[float]) -> list[str]:
@@ -153,7 +162,7 @@ def duration(seconds: float) -> str:
 
 
 def _span(values: Iterable[float], zero: bool) -> tuple[float, float]:
-    known = [value for value in values if usable(value)] + ([0.0] if zero else [])
+    known = [clipped(value) for value in values if usable(value)] + ([0.0] if zero else [])
     return (min(known), max(known)) if known else (0.0, 1.0)
 
 

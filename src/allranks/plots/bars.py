@@ -52,7 +52,7 @@ def bar_plot(
 
 def _height(part: Sequence[float | None], place: int) -> float:
     value = part[place] if place < len(part) else None
-    return max(value, 0.0) if value is not None and math.isfinite(value) else 0.0
+    return max(axes.clipped(value), 0.0) if value is not None and axes.usable(value) else 0.0
 
 
 def _labelled(labels: Sequence[str], left: float, right: float) -> Axis:

@@ -8,6 +8,8 @@ import struct
 import zlib
 from collections.abc import Sequence
 
+from allranks.plots.axes import clipped
+
 _ANCHORS = (
     (68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140), (40, 174, 128),
     (94, 201, 98), (173, 220, 48), (253, 231, 37),
@@ -47,6 +49,7 @@ def palette() -> list[tuple[int, int, int]]:
 def _level(value: float | None, low: float, high: float) -> int:
     if value is None or not math.isfinite(value):
         return LEVELS
+    value, low, high = clipped(value), clipped(low), clipped(high)
     share = (value - low) / (high - low) if high > low else 1.0
     return round(min(max(share, 0.0), 1.0) * (LEVELS - 1))
 

@@ -11,6 +11,8 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
+from allranks import wording
+
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#B8A900",
 )  # fmt: skip
@@ -26,8 +28,9 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def clean(text: object) -> str:
-    """The text as XML may hold it: escaped, without control characters."""
-    return html.escape(_NOT_XML.sub("�", str(text)))
+    """The text as XML may hold it: escaped, in its lines, without control characters."""
+    lines = map(wording.clean, str(text).split("\n"))
+    return html.escape(_NOT_XML.sub("�", "\n".join(lines)))
 
 
 def number(value: float) -> str:

@@ -35,6 +35,7 @@ def asked(folder: Path, usage: Usage | None, on_slurm: bool) -> Asked:
         cpus_per_node=base.cpus_per_node or got.cpus_per_node,
         memory_per_node=memory * MIB if memory else got.memory_per_node,
         gpus_per_node=base.gpus_per_node if base.gpus_per_node is not None else got.gpus_per_node,
+        gpus=got.gpus,
         gpu_type=base.gpu_type or got.gpu_type,
         time_limit=_time(values.get("time")) or got.time_limit,
         partition=values.get("partition") or got.partition,
@@ -45,21 +46,27 @@ def asked(folder: Path, usage: Usage | None, on_slurm: bool) -> Asked:
 
 
 def from_usage(usage: Usage) -> Asked:
-    """What Slurm gave a job."""
+    """What Slurm gave a job; per node only what all of its nodes have alike."""
     nodes = usage.nodes or 1
-    tasks = usage.tasks // nodes if usage.tasks >= nodes and usage.tasks % nodes == 0 else None
     return Asked(
         nodes=usage.nodes or None,
-        tasks_per_node=tasks,
+        tasks_per_node=_each(usage.tasks, usage) or None,
         cpus_per_task=usage.cpus_per_task,
-        cpus_per_node=usage.cpus // nodes or None,
-        memory_per_node=usage.memory // nodes if usage.memory else None,
-        gpus_per_node=usage.gpus // nodes,
+        cpus_per_node=_each(usage.cpus, usage) or None,
+        memory_per_node=usage.memory // nodes if usage.memory and not usage.mixed else None,
+        gpus_per_node=_each(usage.gpus, usage),
+        gpus=usage.gpus,
         gpu_type=usage.gpu_type,
         time_limit=usage.time_limit,
         partition=usage.partition,
         account=usage.account,
     )
+
+
+def _each(count: int, usage: Usage) -> int | None:
+    """Of one node; None where the nodes differ."""
+    whole, rest = divmod(count, usage.nodes or 1)
+    return None if rest or usage.mixed else whole
 
 
 def plan_values(plan: Mapping[str, Any]) -> dict[str, str]:

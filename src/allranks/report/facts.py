@@ -14,15 +14,15 @@ from allranks.monitor.snapshot import take
 from allranks.monitor.source import Source
 from allranks.redact import redact_text, redact_words
 from allranks.report.asked import asked, plan_rows
-from allranks.report.foreign import belongs, used_by_job
+from allranks.report.foreign import WAIT, belongs, used_by_job
 from allranks.report.model import Error, Facts, Finding, Life, Used
 from allranks.report.setting import environment, reproduce, settings, versions
 from allranks.report.slow import slow_ranks
-from allranks.report.used import sampled
+from allranks.report.used import own_gpus, sampled
 from allranks.runs.files import read_json
 from allranks.runs.folder import Run
 from allranks.runs.ledger import Entry, goodput
-from allranks.schedulers.status import RunStatus
+from allranks.schedulers.status import RunStatus, run_statuses
 from allranks.slurm.accounting import job_usage
 from allranks.slurm.states import State
 from allranks.slurm.usage import Usage
@@ -49,13 +49,15 @@ def run_facts(
     """The facts, and the source that pictures are drawn from."""
     source = Source(run, task)
     source.refresh()
-    look = take(source)
+    look = take(source, run_statuses([source.run], timeout=WAIT)[0])
     status = look.status
     last = source.last.attempt if source.last else None
     on_slurm = run.scheduler == "slurm" or bool(run.job_ids)
     usage, silence = _accounting(run) if on_slurm else (None, "")
     plan = read_json(run.path / "plan.json")
-    used = _used(source, usage)
+    request = asked(run.path, usage, on_slurm)
+    seen = _used(source, usage)
+    used = own_gpus(seen, request)
     # Of an array, those of the one task that the source follows.
     entries = [one for one in look.attempts if one.attempt.array_task == (source.task or "")]
     lives, good = _lives(entries), goodput(entries)
@@ -79,7 +81,7 @@ def run_facts(
         end=status.end,
         seconds=sum(life.seconds for life in lives),
         waited=usage.waited if usage and len(run.job_ids) == 1 else None,
-        asked=asked(run.path, usage, on_slurm),
+        asked=request,
         used=used,
         phases={name: value for name, value in phases(source).items() if name in PHASES},
         values=_values(look),
@@ -98,7 +100,7 @@ def run_facts(
         environment=environment(last.path) if last else {},
         values_asked=[(name, _safe(value), origin) for name, value, origin in plan_rows(plan)],
         reproduce=reproduce(run),
-        remarks=_limits(source, used, silence),
+        remarks=_limits(source, seen, used, silence),
         time=now or datetime.now(timezone.utc),
     )
     return facts, source
@@ -116,7 +118,7 @@ def _accounting(run: Run) -> tuple[Usage | None, str]:
     if not run.job_ids:
         return None, ""
     try:
-        usage = job_usage(run.job_ids[-1], timeout=10)
+        usage = job_usage(run.job_ids[-1], timeout=WAIT)
     except AllranksError as error:
         return None, str(error).splitlines()[0]
     return (usage if usage and belongs(run, usage) else None), ""
@@ -215,11 +217,15 @@ def _safe(value: str) -> str:
     return " ".join(redact_words(value.split(" ")))
 
 
-def _limits(source: Source, used: Used, silence: str) -> list[str]:
+def _limits(source: Source, seen: Used, used: Used, silence: str) -> list[str]:
     """What is missing here, and why."""
     found = []
     if not used.source:
         found.append("What the nodes did was not sampled, so how they were used is not known.")
+    elif len(used.gpus) < len(seen.gpus):
+        found.append(
+            "The nodes showed more GPUs than were asked for: which are this run's cannot be told."
+        )
     elif used.source == "samples" and not used.gpus:
         found.append("No GPU was seen by the sampler.")
     if not len(source.train):

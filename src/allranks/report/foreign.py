@@ -13,13 +13,15 @@ from allranks.runs.folder import Run
 from allranks.slurm.accounting import job_usage
 from allranks.slurm.usage import Usage
 
+WAIT = 10.0
+"""Seconds for an answer of Slurm: a report is also one without it."""
 SLACK = timedelta(minutes=2)
 """Clocks of nodes differ, and Slurm's times are whole seconds."""
 
 
 def known_usage(job_id: str) -> Usage:
     """What Slurm tells of a job; an error that says where to look when it tells nothing."""
-    usage = job_usage(job_id)
+    usage = job_usage(job_id, timeout=WAIT)
     if usage is None:
         raise RunNotFoundError(
             f"Slurm does not know the job {job_id}, neither now nor in its accounting.\n"
@@ -60,6 +62,7 @@ def job_facts(usage: Usage, *, now: datetime | None = None) -> Facts:
         waited=usage.waited,
         asked=from_usage(usage),
         used=used_by_job(usage),
+        mixed=usage.mixed,
         reproduce=_commands(usage),
         remarks=_limits(usage),
         time=now or datetime.now(timezone.utc),
@@ -81,7 +84,7 @@ def used_by_job(usage: Usage) -> Used:
         memory=usage.node_memory,
         memory_at_most=any(step.tasks > step.nodes for step in usage.steps) or len(usage.steps) > 1,
         memory_host=largest.max_rss_node if largest and nodes > 1 else "",
-        memory_limit=usage.memory // nodes if usage.memory else None,
+        memory_limit=usage.memory // nodes if usage.memory and not usage.mixed else None,
         energy=usage.energy,
         gpus=_gpus(usage),
     )
@@ -114,6 +117,7 @@ def _limits(usage: Usage) -> list[str]:
     elif usage.gpus and usage.gpu_use is None:
         found.append("This site's accounting does not record how busy GPUs are.")
     if len(usage.parts) > 1:
-        kind = "parts" if "+" in usage.parts[0].job_id else "array tasks"
-        found.append(f"These are the numbers of {len(usage.parts)} {kind} together.")
+        kind = "parts" if usage.mixed else "array tasks"
+        one = f"of one alone: allranks report --job {usage.parts[0].job_id}"
+        found.append(f"These are the numbers of {len(usage.parts)} {kind} together; {one}")
     return found

@@ -8,13 +8,12 @@ from allranks._version import __version__
 from allranks.plots.svg import COLOURS, clean
 from allranks.report import summary, tables
 from allranks.report.advice import Advice
-from allranks.report.advice.base import percent
 from allranks.report.model import Facts
-from allranks.report.numbers import figure, seconds
 from allranks.report.pictures import Picture
 from allranks.report.style import css
 from allranks.report.summary import Tile, Use, changes, verdict
 from allranks.report.tables import Table, when
+from allranks.wording import amount, percent, step_time, value
 
 WORDS = {"error": "This went wrong", "warning": "Worth changing", "note": "Worth a try"}
 _WIDE = ("heat-gpu", "heat-wait")
@@ -130,12 +129,12 @@ def _step(facts: Facts) -> str:
     )
     keys = "".join(
         f'<span><i style="background:{_colour(place)}"></i>{clean(name)} '
-        f"<b>{percent(spent / whole)}</b> {seconds(spent)}</span>"
+        f"<b>{percent(spent / whole)}</b> {step_time(spent)}</span>"
         for name, spent, place in parts
         if spent
     )
     return (
-        f'<div class="card"><h3>A step: {seconds(whole)}</h3><div class="stack" role="img" '
+        f'<div class="card"><h3>A step: {step_time(whole)}</h3><div class="stack" role="img" '
         f'aria-label="What a step is made of">{blocks}</div><div class="keys">{keys}</div></div>'
     )
 
@@ -201,7 +200,10 @@ def _details(facts: Facts) -> str:
 
 
 def _figures(values: Mapping[str, float]) -> list[tuple[str, str]]:
-    return [(name, figure(value)) for name, value in values.items()]
+    return [
+        (name, amount(each) if abs(each) >= 10_000 else value(each))
+        for name, each in values.items()
+    ]
 
 
 def _folded(title: str, body: str, open_: bool) -> str:

@@ -8,15 +8,14 @@ from collections.abc import Iterator, Sequence
 from allranks._version import __version__
 from allranks.report import summary, tables
 from allranks.report.advice import Advice
-from allranks.report.advice.base import percent
 from allranks.report.model import Facts
-from allranks.report.numbers import seconds
 from allranks.report.summary import changes, verdict
 from allranks.report.tables import Table, when
+from allranks.report.texts import lines, one_line
+from allranks.wording import percent, step_time
 
 _MARK = {"error": "**This went wrong:**", "warning": "**Worth changing:**", "note": "Worth a try:"}
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def markdown(facts: Facts, advice: Sequence[Advice]) -> str:
@@ -58,9 +57,9 @@ def _body(facts: Facts) -> Iterator[str]:
     asked = [list(pair) for pair in tables.request(facts)]
     yield from ("", *_table(Table(("", ""), asked)))
     if facts.step_seconds:
-        yield from ("", f"## A step: {seconds(facts.step_seconds)}", "")
+        yield from ("", f"## A step: {step_time(facts.step_seconds)}", "")
         phases = [
-            [name, seconds(value), percent(value / facts.step_seconds)]
+            [name, step_time(value), percent(value / facts.step_seconds)]
             for name, value in facts.phases.items()
         ]
         yield from _table(Table(("", "Time", "Share"), phases, frozenset({1, 2})))
@@ -93,11 +92,6 @@ def _plain(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", one_line(text))
 
 
-def one_line(text: str) -> str:
-    """Without control characters and line breaks, which could play with a terminal or a table."""
-    return " ".join(_CONTROL.sub(" ", text).split())
-
-
 def _code(text: str) -> str:
     line = one_line(text)
     marks = "``" if "`" in line else "`"
@@ -109,5 +103,5 @@ def _block(text: str) -> Iterator[str]:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     yield fence
-    yield from (_CONTROL.sub("", line) for line in text.splitlines())
+    yield lines(text.rstrip("\n"))
     yield fence

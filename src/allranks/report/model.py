@@ -24,6 +24,8 @@ class Asked:
     cpus_per_node: int | None = None
     memory_per_node: int | None = None
     gpus_per_node: int | None = None
+    gpus: int | None = None
+    """On all nodes together: not every node of a job need have as many."""
     gpu_type: str = ""
     time_limit: int | None = None
     partition: str = ""
@@ -31,6 +33,11 @@ class Asked:
     exclusive: bool = False
     """Whole nodes: then asking for less of one frees nothing."""
     memory_is_all: bool = False
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether it asked for any."""
+        return bool(self.gpus or self.gpus_per_node)
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,8 @@ class Used:
     cpus_host: str = ""
     cpus_allowed: int | None = None
     """CPUs that the ranks might use on a node."""
+    cpus_total: int | None = None
+    """CPUs that the node has."""
     memory: int | None = None
     """Bytes on the node that held most, at its peak."""
     memory_at_most: bool = False
@@ -77,6 +86,8 @@ class Used:
     memory_host: str = ""
     memory_limit: int | None = None
     """What the node would have allowed."""
+    memory_total: int | None = None
+    """What the node has."""
     net: float | None = None
     """Bytes a second in and out of the busiest node, the mean."""
     disk: float | None = None
@@ -111,9 +122,9 @@ class Slow:
     rank: int
     host: str
     behind: float
-    """By which share its own work took longer than the median rank's."""
-    attempts: int = 1
-    """In how many attempts its node was the slow one."""
+    """By which share its own work took longer than the median of the others'."""
+    node_is_slow: bool = False
+    """It is its node: that was slow with other ranks too, or the rank was not on another node."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +197,8 @@ class Facts:
     waited: float | None = None
     asked: Asked = field(default_factory=Asked)
     used: Used = field(default_factory=Used)
+    mixed: bool = False
+    """All parts of a heterogeneous job: means over unlike nodes, on which no advice is built."""
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds of a step by what they went to."""
     values: Mapping[str, float] = field(default_factory=dict)

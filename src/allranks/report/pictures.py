@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import mean, median
 from typing import Any
 
 from allranks.monitor.heat import Heat, heat, kinds
+from allranks.monitor.numbers import real
 from allranks.monitor.phases import phases_over_time
 from allranks.monitor.series import thin
 from allranks.monitor.source import Columns, Source
 from allranks.plots import Line, bar_plot, heat_plot, line_plot
 
-Pick = Callable[[dict[str, float]], "float | None"]
 Units = Sequence[tuple[float, str]]
 
 MOST_POINTS = 360
@@ -21,7 +22,7 @@ MOST_POINTS = 360
 MOST_LINES = 6
 """Nodes drawn in one plot; of more the busiest, a middle one and the idlest are."""
 SAMPLES = 8000
-"""Read of all nodes together, about."""
+"""Stretches of all nodes together, about, of each of which the highest samples are kept."""
 BARS = 20
 COLUMNS = 160
 NARROW, WIDE, TALL = 520, 1060, 270
@@ -30,6 +31,12 @@ _HEATS = ("gpu", "wait")
 PLAIN: Units = ((1.0, ""),)
 BYTES: Units = ((2**30, "GiB"), (2**20, "MiB"))
 RATES: Units = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
+_OF_NODES: tuple[tuple[str, str, str, Units, tuple[str, ...]], ...] = (
+    ("cpu", "CPUs busy", "per node", PLAIN, ("cpu",)),
+    ("memory", "Memory", "per node", BYTES, ("memory",)),
+    ("network", "Network", "in and out, per node", RATES, ("net_in", "net_out")),
+)
+"""(id, title, what of, units, the values of a sample that add up to it)."""
 STEEP = 20.0
 """A loss that falls by more than this factor is drawn on a logarithmic axis."""
 _SCALES = {"gpu": (100.0, "%")}
@@ -134,14 +141,9 @@ class _Track:
 
 
 def _nodes(source: Source) -> Iterator[Picture]:
-    wanted: tuple[tuple[str, str, str, Units, Pick], ...] = (
-        ("cpu", "CPUs busy", "per node", PLAIN, lambda row: row.get("cpu")),
-        ("memory", "Memory", "per node", BYTES, lambda row: row.get("memory")),
-        ("network", "Network", "in and out, per node", RATES, _traffic),
-    )
     rows = _rows(source)
-    for key, title, about, units, pick in wanted:
-        tracks = [_track(host, lives, pick) for host, lives in rows.items()]
+    for key, title, about, units, names in _OF_NODES:
+        tracks = [_track(host, lives, names) for host, lives in rows.items()]
         top = max((value or 0.0 for track in tracks for value in track.values), default=0.0)
         if top > 0:
             size, unit = next(((size, unit) for size, unit in units if top >= size), units[-1])
@@ -155,32 +157,47 @@ def _over(values: Sequence[float | None], size: float) -> list[float | None]:
     return [None if value is None else value / size for value in values]
 
 
-def _traffic(row: dict[str, float]) -> float | None:
-    known = [row[name] for name in ("net_in", "net_out") if row.get(name) is not None]
+def _value(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    """The sum of those that are known."""
+    known = [each for name in names if (each := real(row.get(name))) is not None]
     return sum(known) if known else None
 
 
 def _rows(source: Source) -> dict[str, list[list[dict[str, Any]]]]:
-    """Evenly spaced samples of each host, one list for each attempt; times since the first of all."""
+    """Samples of each host with all peaks, one list for each attempt; times since the first of all."""
     nodes = [node for each in source.attempts.values() for node in each.nodes.values()]
     most = max(min(SAMPLES // max(len(nodes), 1), MOST_POINTS), 40)
     begin = _begin(source)
     found: dict[str, list[list[dict[str, Any]]]] = {}
     for node in nodes:
-        rows = node.samples[:: -(-len(node.samples) // most) or 1]
-        timed = [{**row, "time": row["time"] - begin} for row in rows if row.get("time")]
+        timed = [
+            {**row, "time": row["time"] - begin}
+            for row in _highest(node.samples, -(-len(node.samples) // most) or 1)
+            if real(row.get("time"))
+        ]
         if timed:
             found.setdefault(node.host, []).append(timed)
     return found
 
 
-def _track(host: str, lives: list[list[dict[str, Any]]], pick: Pick) -> _Track:
+def _highest(rows: Sequence[dict[str, Any]], length: int) -> Iterator[dict[str, Any]]:
+    """Of each stretch of so many rows the first, and the highest in each of the values that are drawn."""
+    rest = iter(rows)
+    while stretch := list(islice(rest, length)):
+        places = {0}
+        for *_, names in _OF_NODES:
+            values = [_value(row, names) or 0.0 for row in stretch]
+            places.add(values.index(max(values)))
+        yield from (stretch[place] for place in sorted(places))
+
+
+def _track(host: str, lives: list[list[dict[str, Any]]], names: Sequence[str]) -> _Track:
     """One line with gaps between the attempts."""
     most = max(MOST_POINTS // len(lives) // 2, 20)
     times: list[float] = []
     values: list[float | None] = []
     for rows in lives:
-        xs, ys = thin([row["time"] for row in rows], [pick(row) for row in rows], most)
+        xs, ys = thin([row["time"] for row in rows], [_value(row, names) for row in rows], most)
         if values and xs:
             times.append(xs[0])
             values.append(None)

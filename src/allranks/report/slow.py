@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 from allranks.monitor.source import AttemptSource, Source
-from allranks.monitor.stragglers import BEHIND, behind
+from allranks.monitor.stragglers import behind, late, own_work
 from allranks.report.model import Slow
 
 MOST = 150
@@ -13,39 +15,65 @@ MOST = 150
 LEAST = 3
 """Windows below which an attempt is not judged."""
 OFTEN = 0.5
-"""The share of the windows in which a rank has to be behind."""
+"""The share of the windows in which a rank has to be late."""
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One attempt: where its ranks were, and which of them were slow."""
+
+    hosts: dict[int, str]
+    slow: Sequence[Slow]
+
+    def ranks_on(self, host: str) -> set[int]:
+        """Those that were slow there."""
+        return {each.rank for each in self.slow if each.host == host}
 
 
 def slow_ranks(source: Source) -> list[Slow]:
     """The slow ranks of the last attempt that can be judged, the slowest first."""
-    found = [slow for each in source.attempts.values() if (slow := _of(each)) is not None]
-    if not found:
+    judged = [found for each in source.attempts.values() if (found := _judge(each)) is not None]
+    if not judged:
         return []
-    hosts = [{each.host for each in life} for life in found]
-    last = sorted(found[-1], key=lambda each: -each.behind)
-    return [
-        Slow(each.rank, each.host, each.behind, sum(each.host in names for names in hosts))
-        for each in last
-    ]
+    last = sorted(judged[-1].slow, key=lambda each: -each.behind)
+    return [replace(each, node_is_slow=_is_the_node(each, judged)) for each in last]
 
 
-def _of(attempt: AttemptSource) -> list[Slow] | None:
+def _is_the_node(slow: Slow, judged: Sequence[_Judged]) -> bool:
+    """Whether another attempt tells the node from the rank's share of the work.
+
+    The same rank on the same node again tells nothing: its data may be the longest each time.
+    """
+    *before, last = judged
+    if not slow.host or len(set(last.hosts.values())) < 2:
+        return False
+    other_ranks = any(life.ranks_on(slow.host) - last.ranks_on(slow.host) for life in before)
+    fine_elsewhere = any(
+        life.hosts.get(slow.rank, slow.host) != slow.host
+        and slow.rank not in {each.rank for each in life.slow}
+        for life in before
+    )
+    return other_ranks or fine_elsewhere
+
+
+def _judge(attempt: AttemptSource) -> _Judged | None:
     size = len(attempt.steps)
     if size < LEAST:
         return None
-    stride = -(-size // MOST)
     # The first window of an attempt is its start: caches are cold and kernels are compiled.
-    places = list(range(1 if size > LEAST else 0, size, stride))
+    places = range(1 if size > LEAST else 0, size, -(-size // MOST))
     shares: dict[int, list[float]] = {}
+    often: dict[int, int] = {}
     for window in attempt.steps.at(places):
+        for rank in late(own_work(window)):
+            often[rank] = often.get(rank, 0) + 1
         for rank, share in enumerate(behind(window)):
-            if share is not None:
-                shares.setdefault(rank, []).append(share)
+            shares.setdefault(rank, []).extend([] if share is None else [share])
     hosts = {rank.rank: rank.host for rank in attempt.ranks}
     slow = [
-        Slow(rank, hosts.get(rank, ""), median(values))
-        for rank, values in shares.items()
-        if sum(value > BEHIND for value in values) > OFTEN * len(places)
+        Slow(rank, hosts.get(rank, ""), median(shares[rank]))
+        for rank, count in often.items()
+        if count > OFTEN * len(places)
     ]
-    # Where half of them are "slow", the work is uneven by design (stages of a pipeline).
-    return slow if len(slow) <= max(len(shares) // 2, 0) else []
+    # Where more than half of them are "slow", the work is uneven by design (stages of a pipeline).
+    return _Judged(hosts, slow if len(slow) <= len(shares) // 2 else [])

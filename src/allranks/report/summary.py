@@ -6,11 +6,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from allranks.report.advice import Advice, enough
-from allranks.report.advice.base import amount, percent, size, span
+from allranks.report.advice.base import counted
 from allranks.report.model import Facts
-from allranks.report.numbers import energy, figure, rate, seconds, short
+from allranks.wording import amount, percent, size, span, step_time, three, value
 
 GOOD, FAIR, BAD, PLAIN = "good", "fair", "bad", "plain"
+_ENDS = {
+    "completed": "It completed",
+    "failed": "It failed",
+    "node failed": "It lost a node",
+    "timeout": "It ran out of time",
+    "out of memory": "It ran out of memory",
+    "preempted": "It was preempted",
+    "cancelled": "It was cancelled",
+    "interrupted": "It saved itself and left",
+    "running": "It is running",
+    "pending": "It waits to start",
+    "requeued": "It waits to start again",
+    "unknown": "How it ended is not known",
+}
+"""How a verdict begins."""
 _STATES = {
     "completed": GOOD,
     "running": PLAIN,
@@ -45,21 +60,33 @@ class Use:
 
 def verdict(facts: Facts, advice: Sequence[Advice]) -> str:
     """The report in one sentence."""
-    found = changes(advice)
-    errors = [each for each in found if each.severity == "error"]
-    warnings = [each for each in found if each.severity == "warning"]
-    if errors:
-        return "Something went wrong: look at the advice first."
-    if warnings:
-        works = "It works" if facts.ended else "It is running"
-        return f"{works}; {amount(len(warnings), 'change')} would make it cheaper or faster."
+    severities = [each.severity for each in changes(advice)]
+    state = _ENDS.get(facts.state, f"It is {facts.state}")
+    if "error" in severities:
+        but = ", but something went wrong" if facts.state == "completed" else ""
+        return f"{state}{but}: look at the advice first."
+    if "warning" in severities:
+        wanted = counted(severities.count("warning"), "change")
+        return f"{state}; {wanted} would make it cheaper or faster."
     if not enough(facts):
-        why = "It was too short to judge" if facts.used.source else "It is not known"
-        why = why if facts.ended else "It is too early to judge"
-        return f"{why} how it used what it had."
-    much = "little" if found else "nothing"
-    use = "used what it had" if facts.ended else "uses what it has"
-    return f"It {use} well; there is {much} to change."
+        return f"{state}; {_not_judged(facts)}."
+    much = "little" if severities else "nothing"
+    if facts.state != "completed":
+        return f"{state}; from what was measured there is {much} to change."
+    if facts.asked.has_gpus and facts.used.gpu_use is None:
+        return f"{state}; how its GPUs were used is not known."
+    return f"{state} and used what it had well; there is {much} to change."
+
+
+def _not_judged(facts: Facts) -> str:
+    """Why nothing can be said of its use."""
+    if facts.mixed:
+        return "how its parts used what they had, their own reports tell"
+    if not facts.ended:
+        return "it is too early to judge how it uses what it has"
+    if not facts.used.source:
+        return "how it used what it had is not known"
+    return "it was too short to judge how it used what it had"
 
 
 def changes(advice: Sequence[Advice]) -> list[Advice]:
@@ -81,7 +108,7 @@ def tiles(facts: Facts) -> list[Tile]:
 
 def _result(facts: Facts) -> Tile:
     mood = _STATES.get(facts.state, BAD if facts.ended and facts.state != "unknown" else PLAIN)
-    lives = f", {amount(len(facts.attempts), 'attempt')}" if len(facts.attempts) > 1 else ""
+    lives = f", {counted(len(facts.attempts), 'attempt')}" if len(facts.attempts) > 1 else ""
     code = f", exit code {facts.exit_code}" if facts.exit_code else ""
     about = (f"after {span(facts.seconds)}" if facts.seconds else "") + lives + code
     return Tile("Result", facts.state, about.lstrip(", "), mood)
@@ -91,14 +118,14 @@ def _progress(facts: Facts) -> list[Tile]:
     found = []
     if facts.step is not None:
         whole = f"of {facts.total_steps:,}" if facts.total_steps else ""
-        each = f"{seconds(facts.step_seconds)} each" if facts.step_seconds else ""
+        each = f"{step_time(facts.step_seconds)} each" if facts.step_seconds else ""
         about = ", ".join(words for words in (whole, each) if words)
         found.append(Tile("Steps", f"{facts.step:,}", about))
     for name, title in (("val_loss", "Validation loss"), ("train_loss", "Training loss")):
         if name in facts.values:
             best = facts.best.get(name)
-            about = f"best {figure(best)}" if best is not None else ""
-            found.append(Tile(title, figure(facts.values[name]), about))
+            about = f"best {value(best)}" if best is not None else ""
+            found.append(Tile(title, value(facts.values[name]), about))
     return found
 
 
@@ -109,7 +136,7 @@ def _speed(facts: Facts) -> list[Tile]:
             found.append(
                 Tile(
                     "Throughput",
-                    f"{rate(facts.typical[name])} {word}/s",
+                    f"{amount(facts.typical[name])} {word}/s",
                     _per_rank(facts, name, word),
                 )
             )
@@ -123,7 +150,7 @@ def _speed(facts: Facts) -> list[Tile]:
 
 def _per_rank(facts: Facts, name: str, word: str) -> str:
     ranks = facts.asked.ranks or 1
-    return f"{rate(facts.typical[name] / ranks)} {word}/s per rank" if ranks > 1 else ""
+    return f"{amount(facts.typical[name] / ranks)} {word}/s per rank" if ranks > 1 else ""
 
 
 def _machine(facts: Facts) -> list[Tile]:
@@ -132,13 +159,22 @@ def _machine(facts: Facts) -> list[Tile]:
     if use is not None:
         mood = GOOD if use >= 0.8 else FAIR if use >= 0.5 else BAD
         count = len([gpu for gpu in facts.used.gpus if gpu.use is not None])
-        found.append(Tile("GPU use", percent(use), f"mean over {amount(count, 'GPU')}", mood))
+        found.append(Tile("GPU use", percent(use), f"mean over {counted(count, 'GPU')}", mood))
     if facts.used.energy:
         text = energy(facts.used.energy)
         found.append(
             Tile("Energy", text, "of the GPUs" if facts.used.gpus else "as Slurm measured it")
         )
     return found
+
+
+def energy(joules: float) -> str:
+    """``74 Wh``, ``5.2 kWh``, ``1.03 MWh``."""
+    hours = joules / 3600
+    for unit, name in ((1e6, "MWh"), (1e3, "kWh")):
+        if hours >= unit:
+            return f"{three(hours / unit)} {name}"
+    return f"{hours:.0f} Wh"
 
 
 def uses(facts: Facts) -> list[Use]:
@@ -153,11 +189,11 @@ def _cpu_use(facts: Facts) -> Use | None:
         return None
     has = facts.asked.cpus_per_node or used.cpus_allowed
     busy = used.cpus if used.cpus_high is None else used.cpus_high
-    mean = "in the mean" if used.cpus_high is None else f"mean {short(round(used.cpus, 2))}"
+    mean = "in the mean" if used.cpus_high is None else f"mean {three(round(used.cpus, 2))}"
     where = f"on {used.cpus_host}" if used.cpus_host and (facts.asked.nodes or 1) > 1 else ""
     share = _over(busy, has)
     return Use(
-        "CPUs of a node", short(round(busy, 2)), str(has or "?"), share, _about(share, where, mean)
+        "CPUs of a node", three(round(busy, 2)), str(has or "?"), share, _about(share, where, mean)
     )
 
 
@@ -175,7 +211,7 @@ def _memory_use(facts: Facts) -> Use | None:
 def _gpu_uses(facts: Facts) -> Iterator[Use]:
     used = facts.used
     if used.gpu_use is not None:
-        count = amount(len(used.gpus), "GPU")
+        count = counted(len(used.gpus), "GPU")
         yield Use("GPU time", percent(used.gpu_use), count, used.gpu_use, "with a kernel running")
     if used.gpu_memory is not None:
         total = max((gpu.memory_total or 0 for gpu in used.gpus), default=0)

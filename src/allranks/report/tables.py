@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from allranks.report.advice.base import percent, size, span
 from allranks.report.model import Facts
+from allranks.wording import percent, size, span
 
 _MOST_GPUS = 64
 _MOST_HOSTS = 16
@@ -44,6 +44,7 @@ def request(facts: Facts) -> list[tuple[str, str]]:
         ("Nodes", str(asked.nodes or "")),
         ("Ranks", str(asked.ranks or "")),
         ("GPUs per node", gpus),
+        ("GPUs", str(asked.gpus or "") if asked.gpus_per_node is None else ""),
         ("Tasks per node", str(asked.tasks_per_node or "") if facts.kind == "job" else ""),
         ("CPUs per task", str(asked.cpus_per_task or "")),
         ("CPUs per node", str(asked.cpus_per_node or "")),

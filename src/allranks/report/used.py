@@ -1,18 +1,25 @@
-"""What the samples of a run say of its nodes and GPUs, over all attempts."""
+"""What the samples of a run say of its nodes and GPUs, over all attempts.
+
+Peaks and sums are taken over every sample. Means and levels are those of the training: from the first
+step on, since GPUs wait while a run starts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from allranks.monitor.numbers import real
 from allranks.monitor.source import AttemptSource, NodeSource, Source
-from allranks.report.model import GpuUsed, Used
+from allranks.report.model import Asked, GpuUsed, Used
 
 MOST, LEAST, ALL = 1500, 200, 20_000
-"""Samples read of each file of a node, evenly spaced, at most and at least; and of all files about."""
+"""Samples of each file of a node that means are taken of, evenly spaced, at most and at least; of all about."""
 HIGH = 0.95
 """The share of the time in which a level was not exceeded."""
+
+Row = Mapping[str, Any]
 
 
 @dataclass
@@ -24,14 +31,34 @@ class _Node:
     cpus: list[float] = field(default_factory=list)
     memory: float = 0.0
     memory_limit: int | None = None
+    memory_total: int | None = None
     cpus_allowed: int | None = None
+    cpus_total: int | None = None
     net: list[float] = field(default_factory=list)
     disk: list[float] = field(default_factory=list)
+
+    def know(self, facts: Row) -> None:
+        """What the sampler wrote of the node itself."""
+        total, limit = real(facts.get("memory_total")), real(facts.get("memory_limit"))
+        self.memory_total = int(total) if total else self.memory_total
+        self.memory_limit = int(limit) if limit else self.memory_limit or self.memory_total
+        self.cpus_allowed = facts.get("cpus") or self.cpus_allowed
+        self.cpus_total = facts.get("cpus_total") or self.cpus_total
+
+    def peak(self, row: Row) -> None:
+        """Of every sample."""
+        self.memory = max(self.memory, real(row.get("memory")) or 0.0)
+
+    def add(self, row: Row) -> None:
+        """Of those that means are taken of; what is absent was not measured."""
+        _append(self.cpus, row, "cpu")
+        _append(self.net, row, "net_in", "net_out")
+        _append(self.disk, row, "disk_read", "disk_write")
 
 
 @dataclass
 class _Gpu:
-    facts: Mapping[str, Any]
+    facts: Row
     host: str
     node: int
     number: int
@@ -41,104 +68,104 @@ class _Gpu:
     memory: float = 0.0
     joules: float = 0.0
 
-    def add(self, sample: Mapping[str, Any]) -> None:
-        """One sample of it; what is absent was not measured."""
-        for name, values in (
-            ("use", self.use),
-            ("power", self.power),
-            ("temperature", self.temperature),
-        ):
-            value = sample.get(name)
-            if isinstance(value, (int, float)):
-                values.append(value)
-        self.memory = max(self.memory, _number(sample.get("memory")) or 0.0)
+    def peak(self, row: Row, seconds: float) -> None:
+        """Of every sample, which is the mean of so many seconds."""
+        self.memory = max(self.memory, real(row.get("memory")) or 0.0)
+        self.joules += (real(row.get("power")) or 0.0) * seconds
+
+    def add(self, row: Row) -> None:
+        """Of those that means are taken of."""
+        _append(self.use, row, "use")
+        _append(self.power, row, "power")
+        _append(self.temperature, row, "temperature")
+
+
+@dataclass
+class _Machines:
+    """All hosts and GPUs of a run."""
+
+    most: int
+    """Samples of a file that means are taken of."""
+    nodes: dict[str, _Node] = field(default_factory=dict)
+    gpus: dict[tuple[str, str], _Gpu] = field(default_factory=dict)
+
+    def read(self, node: NodeSource, begun: float) -> tuple[float, int]:
+        """Add the samples of one node in one attempt; how long it trained, in how many samples."""
+        about = self.nodes.setdefault(node.host, _Node(node.host, node.node))
+        about.know(node.facts)
+        trained = [self._file(node, about, who, begun) for who in node.files]
+        return max((span for span, _ in trained), default=0.0), max(
+            (n for _, n in trained), default=0
+        )
+
+    def _file(
+        self, node: NodeSource, about: _Node, local_rank: int, begun: float
+    ) -> tuple[float, int]:
+        file, gpus = node.files[local_rank], dict[int, _Gpu]()
+        own = local_rank == min(node.files)
+        stride = -(-len(file) // self.most) or 1
+        times = []
+        for place, row in enumerate(file):
+            moment, seconds = real(row.get("time")) or 0.0, real(row.get("seconds")) or 0.0
+            counts = moment >= begun and place % stride == 0
+            if moment >= begun:
+                times.append(moment)
+            if own:
+                about.peak(row)
+                if counts:
+                    about.add(row)
+            for number, sample in node.gpus_in(local_rank, row):
+                if number not in gpus:
+                    gpus[number] = self._gpu(node, number)
+                gpus[number].peak(sample, seconds)
+                if counts:
+                    gpus[number].add(sample)
+        return (times[-1] - times[0] if times else 0.0), len(times)
+
+    def _gpu(self, node: NodeSource, number: int) -> _Gpu:
+        facts = node.gpus.get(number, {})
+        key = (node.host, str(facts.get("uuid") or number))
+        return self.gpus.setdefault(key, _Gpu(facts, node.host, node.node, number))
 
 
 def sampled(source: Source) -> Used:
     """The run's use of its machines; without a source where nothing was sampled."""
-    nodes: dict[str, _Node] = {}
-    gpus: dict[tuple[str, str], _Gpu] = {}
+    machines = _Machines(_most(source))
     seconds, counts = 0.0, []
     for attempt in source.attempts.values():
-        begun, most = _begun(attempt), _most(source)
-        spans = [_read(each, begun, most, nodes, gpus) for each in attempt.nodes.values()]
-        seconds += max((span for span, _ in spans), default=0.0)
-        counts += [count for _, count in spans]
-    if not any(counts):
+        trained = [machines.read(each, _begun(attempt)) for each in attempt.nodes.values()]
+        seconds += max((span for span, _ in trained), default=0.0)
+        counts += [count for _, count in trained]
+    nodes, gpus = list(machines.nodes.values()), list(machines.gpus.values())
+    if not any(len(file) for file in _files(source)):
         return Used()
-    return _used(list(nodes.values()), list(gpus.values()), seconds, max(counts))
+    return _used(nodes, gpus, seconds, max(counts))
+
+
+def own_gpus(used: Used, asked: Asked) -> Used:
+    """Without GPUs where a node showed more than were asked for: then those of others are among them."""
+    counts: dict[str, int] = {}
+    for gpu in used.gpus:
+        counts[gpu.host] = counts.get(gpu.host, 0) + 1
+    most = asked.gpus_per_node
+    if not most or max(counts.values(), default=0) <= most or used.source != "samples":
+        return used
+    return replace(used, gpus=(), energy=None)
+
+
+def _files(source: Source) -> list[Sequence[Row]]:
+    nodes = [node for each in source.attempts.values() for node in each.nodes.values()]
+    return [file for node in nodes for file in node.files.values()]
 
 
 def _most(source: Source) -> int:
-    files = sum(
-        len(node.files) for each in source.attempts.values() for node in each.nodes.values()
-    )
-    return min(max(ALL // max(files, 1), LEAST), MOST)
+    return min(max(ALL // max(len(_files(source)), 1), LEAST), MOST)
 
 
 def _begun(attempt: AttemptSource) -> float:
-    """When its first step began: what came before is its start, in which GPUs wait."""
+    """When its first step began."""
     progress = attempt.attempt.progress
     return (progress.began if progress else None) or 0.0
-
-
-def _read(
-    node: NodeSource,
-    begun: float,
-    most: int,
-    nodes: dict[str, _Node],
-    gpus: dict[tuple[str, str], _Gpu],
-) -> tuple[float, int]:
-    """Add the samples of one node in one attempt; their span and their number."""
-    about = nodes.setdefault(node.host, _Node(node.host, node.node))
-    about.memory_limit = _limit(node.facts) or about.memory_limit
-    about.cpus_allowed = node.facts.get("cpus") or about.cpus_allowed
-    span, count = 0.0, 0
-    for local_rank, file in node.files.items():
-        rows = [row for row in _evenly(file, most) if (_number(row.get("time")) or 0.0) >= begun]
-        times = [time for row in rows if (time := _number(row.get("time"))) is not None]
-        length = times[-1] - times[0] if times else 0.0
-        span, count = max(span, length), max(count, len(rows))
-        if local_rank == min(node.files):
-            _add_node(about, rows)
-        _add_gpus(node, local_rank, rows, length, gpus)
-    return span, count
-
-
-def _evenly(file: Any, most: int) -> list[Mapping[str, Any]]:
-    stride = -(-len(file) // most) or 1
-    places = sorted({*range(0, len(file), stride), *range(max(len(file) - 1, 0), len(file))})
-    return list(file.at(places))
-
-
-def _add_node(about: _Node, rows: Sequence[Mapping[str, Any]]) -> None:
-    about.cpus += _numbers(rows, "cpu")
-    about.memory = max([about.memory, *_numbers(rows, "memory")])
-    about.net += _sums(rows, ("net_in", "net_out"))
-    about.disk += _sums(rows, ("disk_read", "disk_write"))
-
-
-def _add_gpus(
-    node: NodeSource,
-    local_rank: int,
-    rows: Sequence[Mapping[str, Any]],
-    length: float,
-    gpus: dict[tuple[str, str], _Gpu],
-) -> None:
-    host = node.host
-    found: dict[int, _Gpu] = {}
-    before: dict[int, int] = {}
-    for row in rows:
-        for number, sample in node.gpus_in(local_rank, row):
-            gpu = found.get(number)
-            if gpu is None:
-                facts = node.gpus.get(number, {})
-                key = (host, str(facts.get("uuid") or number))
-                gpu = gpus.setdefault(key, _Gpu(facts, host, node.node, number))
-                found[number], before[number] = gpu, len(gpu.power)
-            gpu.add(sample)
-    for number, gpu in found.items():
-        gpu.joules += (mean(gpu.power[before[number] :]) or 0.0) * length
 
 
 def _used(nodes: list[_Node], gpus: list[_Gpu], seconds: float, samples: int) -> Used:
@@ -153,9 +180,11 @@ def _used(nodes: list[_Node], gpus: list[_Gpu], seconds: float, samples: int) ->
         cpus_high=high(busiest.cpus),
         cpus_host=busiest.host,
         cpus_allowed=busiest.cpus_allowed,
+        cpus_total=busiest.cpus_total,
         memory=int(fullest.memory) or None,
         memory_host=fullest.host if len(nodes) > 1 else "",
         memory_limit=fullest.memory_limit,
+        memory_total=fullest.memory_total,
         net=max((mean(node.net) or 0.0 for node in nodes), default=None),
         disk=max((mean(node.disk) or 0.0 for node in nodes), default=None),
         energy=joules or None,
@@ -164,7 +193,7 @@ def _used(nodes: list[_Node], gpus: list[_Gpu], seconds: float, samples: int) ->
 
 
 def _gpu(gpu: _Gpu) -> GpuUsed:
-    total = _number(gpu.facts.get("memory_total"))
+    total = real(gpu.facts.get("memory_total"))
     return GpuUsed(
         node=gpu.node,
         host=gpu.host,
@@ -174,7 +203,7 @@ def _gpu(gpu: _Gpu) -> GpuUsed:
         memory=int(gpu.memory) or None,
         memory_total=int(total) if total else None,
         power=mean(gpu.power),
-        power_limit=_number(gpu.facts.get("power_limit")),
+        power_limit=real(gpu.facts.get("power_limit")),
         temperature=high(gpu.temperature),
     )
 
@@ -189,30 +218,8 @@ def high(values: Sequence[float]) -> float | None:
     return sorted(values)[min(int(len(values) * HIGH), len(values) - 1)] if values else None
 
 
-def _limit(facts: Mapping[str, Any]) -> int | None:
-    found = _number(facts.get("memory_limit")) or _number(facts.get("memory_total"))
-    return int(found) if found else None
-
-
-def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [each for row in rows for each in _known(row.get(name))]
-
-
-def _sums(rows: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> list[float]:
-    return list(_both(rows, names))
-
-
-def _both(rows: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> Iterator[float]:
-    for row in rows:
-        found = [each for name in names for each in _known(row.get(name))]
-        if found:
-            yield sum(found)
-
-
-def _known(value: object) -> list[float]:
-    number = _number(value)
-    return [] if number is None else [number]
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and value == value else None
+def _append(values: list[float], row: Row, *names: str) -> None:
+    """The sum of those that are known."""
+    known = [each for name in names if (each := real(row.get(name))) is not None]
+    if known:
+        values.append(sum(known))

@@ -7,6 +7,7 @@ an old sacct does not know are left out, and a number that cannot be read is unk
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -28,6 +29,8 @@ FIELDS = (
 NEWER = ("TRESUsageInMax", "TRESUsageInTot", "SubmitLine", "WorkDir")
 """Fields that came with 18.08 to 21.08. A command may hold line breaks, so it must not be the last."""
 _MARK = "\x1f"  # between fields: names and command lines may hold every printable letter
+NEXT_TO_NOTHING, LONG = 0.01, 60.0
+"""CPUs in the mean, over so many seconds: what computes has more, so the site does not count them."""
 _OFF = ("accounting storage is disabled", "Accounting storage is disabled", "SlurmDBD")
 
 
@@ -40,6 +43,8 @@ def job_usage(
     """
     (job,) = checked_ids(job_id)
     rows, silence = _rows(job, env, timeout)
+    if silence and isinstance(silence.__cause__, subprocess.TimeoutExpired):
+        raise silence  # a Slurm that hangs would let the next question wait as long
     found = [usage for usage in _usages(rows) if _is_asked(job, usage.job_id, rows)]
     try:
         known = {usage.job_id: usage for usage in remembered(job, env, timeout)}
@@ -127,7 +132,7 @@ def _step(row: Row) -> Step:
         tasks=_whole(row["NTasks"]),
         cpus=_whole(row["NCPUS"]),
         gpus=number,
-        cpu_seconds=spent_seconds(row["TotalCPU"]),
+        cpu_seconds=_larger(spent_seconds(row["TotalCPU"]), spent_seconds(total.get("cpu", ""))),
         max_rss=size(row["MaxRSS"]) or None,
         max_rss_node=row["MaxRSSNode"],
         ave_rss=size(row["AveRSS"]) or None,
@@ -167,10 +172,24 @@ def _job(row: Row, steps: list[Step]) -> Usage:
         command=row.get("SubmitLine", ""),
         folder=row.get("WorkDir", ""),
         # While it runs this is the sum of its ended steps only.
-        cpu_seconds=spent_seconds(row["TotalCPU"]) if state.ended else None,
+        cpu_seconds=_cpu_seconds(row, steps, seconds) if state.ended else None,
         energy=count(row["ConsumedEnergyRaw"]) or (sum(energy) if energy else None),
         steps=steps if state.ended else [step for step in steps if step.state.ended],
     )
+
+
+def _cpu_seconds(row: Row, steps: list[Step], seconds: float) -> float | None:
+    """Of the whole job; None where next to nothing was counted."""
+    known = [step.cpu_seconds for step in steps if step.cpu_seconds is not None]
+    found = _larger(spent_seconds(row["TotalCPU"]), sum(known) if known else None)
+    if found is not None and seconds >= LONG and found <= NEXT_TO_NOTHING * seconds:
+        return None
+    return found
+
+
+def _larger(waited_for: float | None, sampled: float | None) -> float | None:
+    """Each misses some: TotalCPU processes that nobody waited for, samples those that ended between two."""
+    return max((each for each in (waited_for, sampled) if each is not None), default=None)
 
 
 def _completed(usage: Usage, known: Usage | None) -> Usage:

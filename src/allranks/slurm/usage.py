@@ -86,6 +86,11 @@ class Usage:
     """The tasks of an array or the parts of a heterogeneous job."""
 
     @property
+    def mixed(self) -> bool:
+        """Whether its parts are those of a heterogeneous job, which differ."""
+        return any("+" in part.job_id for part in self.parts)
+
+    @property
     def busy_cpus(self) -> float | None:
         """CPUs kept busy, the mean over its time; of an array that of one task."""
         if self.cpu_seconds is None or self.total_seconds <= 0:
@@ -144,7 +149,7 @@ def joined(job_id: str, parts: Sequence[Usage]) -> Usage:
         steps=[step for part in parts for step in part.steps],
         parts=tuple(parts),
     )
-    return _side_by_side(whole, parts) if "+" in parts[0].job_id else whole
+    return _side_by_side(whole, parts) if whole.mixed else whole
 
 
 def _side_by_side(whole: Usage, parts: Sequence[Usage]) -> Usage:

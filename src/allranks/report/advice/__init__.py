@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from allranks.report.advice import course, machine, steps
+from allranks.report.advice import course, gpus, machine, steps
 from allranks.report.advice.base import SEVERITIES, Advice
 from allranks.report.model import Facts
 
@@ -27,19 +27,19 @@ ALWAYS: tuple[Rule, ...] = (
 )
 """On how it went: true of short runs too."""
 ON_USE: tuple[Rule, ...] = (
-    machine.idle_gpus,
+    gpus.idle_gpus,
     steps.stragglers,
     machine.cpus_short,
     steps.data,
     steps.communication,
     steps.checkpoints,
-    machine.gpu_use,
-    machine.hot_gpus,
-    machine.capped_gpus,
+    gpus.gpu_use,
+    gpus.hot_gpus,
+    gpus.capped_gpus,
     machine.cpus,
     machine.memory,
     steps.mfu,
-    machine.gpu_memory,
+    gpus.gpu_memory,
 )
 EXPLAINED = {
     "gpus-low": (
@@ -55,14 +55,14 @@ EXPLAINED = {
     "cpus": ("data", "cpus-short"),
     "mfu": ("data", "cpus-short", "communication", "checkpoints", "stragglers"),
     "gpu-memory": ("gpus-low",),
-    "time": ("failed",),
+    "checkpoints": ("lost-work",),
 }
 """Advice that is left out beside one of these, which is its cause or says the opposite."""
 
 
 def advise(facts: Facts) -> list[Advice]:
     """All advice, the most important first."""
-    rules = [*ALWAYS, *ON_USE] if enough(facts) else [*ALWAYS, _only_memory, course.too_short]
+    rules = [*ALWAYS, *ON_USE] if enough(facts) else [*ALWAYS, _memory_out, course.too_short]
     found = [advice for rule in rules if (advice := rule(facts)) is not None]
     ids = {advice.id for advice in found}
     kept = [advice for advice in found if not ids & set(EXPLAINED.get(advice.id, ()))]
@@ -72,14 +72,16 @@ def advise(facts: Facts) -> list[Advice]:
 def enough(facts: Facts) -> bool:
     """Whether enough was measured to judge its use."""
     used = facts.used
+    if facts.mixed:
+        return False
     if used.source == "accounting":
         return used.seconds >= ENOUGH_SECONDS
     return used.seconds >= ENOUGH_SECONDS and used.samples >= ENOUGH_SAMPLES
 
 
-def _only_memory(facts: Facts) -> Advice | None:
+def _memory_out(facts: Facts) -> Advice | None:
     """That memory ran out is true however short the job was."""
-    return machine.memory(facts) if facts.state == "out of memory" else None
+    return machine.memory_out(facts) if facts.state == "out of memory" else None
 
 
 __all__ = ["Advice", "advise", "enough"]

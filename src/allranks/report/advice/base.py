@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from allranks.errors import UsageError
 from allranks.report.model import Facts
-from allranks.units import format_time
+from allranks.units import format_time, parse_time
 
 SEVERITIES = ("error", "warning", "note")
 """In the order in which they are shown."""
@@ -27,44 +28,10 @@ class Advice:
     """What to type or write, where that is one line."""
 
 
-def percent(share: float) -> str:
-    """``34 %``; ``<1 %`` for a little that is not nothing."""
-    if 0 < share < 0.01:
-        return "<1 %"
-    return f"{share * 100:.0f} %"
-
-
-def amount(count: float, one: str, many: str = "") -> str:
+def counted(count: float, one: str, many: str = "") -> str:
     """``1 GPU``, ``4 GPUs``, ``2.5 CPUs``."""
     number = f"{count:.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"
     return f"{number} {one if number == '1' else many or one + 's'}"
-
-
-def size(bytes_: float) -> str:
-    """``9.5 GiB``, ``640 MiB``."""
-    if bytes_ >= 1024 * GIB:
-        return f"{bytes_ / (1024 * GIB):.3g} TiB"
-    if bytes_ >= GIB:
-        value = bytes_ / GIB
-        return f"{value:.0f} GiB" if value >= 100 else f"{value:.3g} GiB"
-    return f"{bytes_ / MIB:.0f} MiB"
-
-
-def span(seconds: float) -> str:
-    """``45 s``, ``2 min 30 s``, ``12 min``, ``2 h 05 min``, ``3 d 4 h``."""
-    if seconds < 119.5:
-        return f"{seconds:.0f} s"
-    if seconds < 599.5:
-        minute, second = divmod(round(seconds), 60)
-        return f"{minute} min {second:02} s" if second else f"{minute} min"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minute = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minute:02} min" if minute else f"{hours} h"
-    days, hour = divmod(hours, 24)
-    return f"{days} d {hour} h" if hour else f"{days} d"
 
 
 def names(words: Sequence[str], most: int = 3) -> str:
@@ -96,11 +63,37 @@ def ask(facts: Facts, option: str, value: int | str) -> str:
         value = f"{mebibytes // 1024}G" if mebibytes % 1024 == 0 else f"{mebibytes}M"
         return f"--memory {value}" if ours else f"#SBATCH --mem={value}"
     if option == "time":
-        value = _short_time(int(value)) if ours else format_time(int(value))
+        value = short_time(int(value)) if ours else format_time(int(value))
     return f"--{option} {value}" if ours else f"#SBATCH --{option}={value}"
 
 
-def _short_time(seconds: int) -> str:
-    """``40m``, ``2h``, ``3h30m``."""
-    hours, minutes = divmod(seconds // 60, 60)
+def trainer(facts: Facts, **values: int | str) -> str:
+    """What to write where a Trainer trains; empty without one."""
+    words = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return f"TrainConfig({words})" if facts.settings and words else ""
+
+
+def number_set(facts: Facts, name: str) -> int | None:
+    """A setting of the Trainer; None where it is not set."""
+    text = facts.settings.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def time_set(facts: Facts, name: str) -> int | None:
+    """A setting that is a time, in seconds; None where it is not set."""
+    try:
+        return parse_time(facts.settings[name])
+    except (KeyError, UsageError):
+        return None
+
+
+def rounded(count: int) -> int:
+    """Down to one digit: ``347`` is 300."""
+    unit = int(10 ** (len(str(count)) - 1))
+    return max(count // unit * unit, 1)
+
+
+def short_time(seconds: int) -> str:
+    """``40m``, ``2h``, ``3h30m``; a minute at least."""
+    hours, minutes = divmod(max(seconds // 60, 1), 60)
     return (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes or not hours else "")

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from allranks.report.advice.base import Advice, amount, ask, percent, span, time_to_ask
+from allranks.report.advice.base import (
+    Advice,
+    ask,
+    counted,
+    number_set,
+    rounded,
+    short_time,
+    time_set,
+    time_to_ask,
+    trainer,
+)
 from allranks.report.model import Facts, Life
+from allranks.wording import percent, span
 
 FAILED = ("failed", "node failed")
 EARLY = 120.0
@@ -15,6 +26,8 @@ TIME_HEADROOM = 1.3
 TIME_TIGHT = 0.9
 LOST, LOST_LEAST = 0.05, 300.0
 """Of the time on the nodes, and seconds: less is not worth more checkpoints."""
+SAVE_TIME = 900
+"""Seconds between two checkpoints that lose little."""
 GPU_MEMORY_OUT = ("CUDA out of memory", "HIP out of memory", "OutOfMemoryError")
 
 
@@ -46,12 +59,19 @@ def gpu_memory_out(facts: Facts) -> Advice | None:
         return None
     if not any(sign in facts.error.traceback for sign in GPU_MEMORY_OUT):
         return None
-    text = (
-        "The GPU's memory was full. Make the batch of each rank smaller (with accumulated gradients the "
-        "step stays the same), recompute activations, or shard the model (strategy='fsdp')."
-    )
-    how = "TrainConfig(accumulate=2, activation_checkpointing=True)" if facts.settings else ""
-    return Advice("gpu-memory-out", "error", text, how)
+    settings = facts.settings
+    recomputes = settings.get("activation_checkpointing", "False") != "False"
+    shards = any(word in settings.get("strategy", "") for word in ("fsdp", "deepspeed"))
+    ways = [
+        "halve the batch_size and accumulate twice as many gradients, so that a step stays the same",
+        *([] if recomputes else ["recompute activations"]),
+        *([] if shards else ["shard the model (strategy='fsdp')"]),
+    ]
+    text = f"The GPU's memory was full: {', or '.join(ways)}."
+    changes = {"accumulate": 2 * (number_set(facts, "accumulate") or 1)}
+    if not recomputes:
+        changes["activation_checkpointing"] = True
+    return Advice("gpu-memory-out", "error", text, trainer(facts, **changes))
 
 
 def go_on(facts: Facts) -> Advice | None:
@@ -67,11 +87,9 @@ def go_on(facts: Facts) -> Advice | None:
 def time_limit(facts: Facts) -> Advice | None:
     """A time limit that was too long, or nearly too short, or too short."""
     limit = facts.asked.time_limit
-    if not limit or not facts.ended:
-        return None
     if facts.state == "timeout":
         return _timed_out(facts, limit)
-    if facts.state != "completed" or len(facts.attempts) > 1:
+    if not limit or facts.state != "completed" or len(facts.attempts) > 1:
         return None
     if facts.seconds >= TIME_TIGHT * limit:
         text = (
@@ -90,14 +108,19 @@ def time_limit(facts: Facts) -> Advice | None:
     return Advice("time", "note", text, ask(facts, "time", enough))
 
 
-def _timed_out(facts: Facts, limit: int) -> Advice:
-    text = f"It ran into its time limit of {span(limit)}"
+def _timed_out(facts: Facts, limit: int | None) -> Advice:
+    text = "It ran into its time limit" + (f" of {span(limit)}" if limit else "")
+    more = ask(facts, "time", time_to_ask(limit * 2)) if limit else ""
     if facts.kind == "job":
-        more = ask(facts, "time", time_to_ask(limit * 2))
         return Advice("time-out", "error", f"{text}: ask for more.", more)
     if ("requeue", "True") in [(name, value) for name, value, _ in facts.values_asked]:
         text += " before it had saved and left; go on from its last checkpoint."
         return Advice("time-out", "error", text, f"allranks resume {facts.id}")
+    if not facts.settings:
+        text += (
+            ": ask for more. If your script saves and resumes, --requeue lets it go on by itself."
+        )
+        return Advice("time-out", "error", text, more)
     text += ". With --requeue it saves before the limit and goes on by itself."
     return Advice("time-out", "error", text, "--requeue")
 
@@ -109,16 +132,14 @@ def lost_work(facts: Facts) -> Advice | None:
     if seconds < LOST_LEAST or seconds < LOST * facts.seconds:
         return None
     which = ", ".join(str(life.number) for life in losers[:6])
-    steps = amount(sum(life.lost_steps for life in losers), "step")
+    steps = counted(sum(life.lost_steps for life in losers), "step")
     share = f" (goodput {percent(facts.goodput)})" if facts.goodput is not None else ""
     text = (
         f"{steps} of attempt{'s' if len(losers) > 1 else ''} {which} were lost, about "
         f"{span(seconds)} of {span(facts.seconds)} on your nodes{share}, since the last checkpoint "
         "was older: save more often."
     )
-    every = _save_every(facts)
-    how = f"checkpoint_every_steps={every}" if every else "checkpoint_every_time='15m'"
-    return Advice("lost-work", "warning", text, f"TrainConfig({how})" if facts.settings else "")
+    return Advice("lost-work", "warning", text, trainer(facts, **_sooner(facts)))
 
 
 def _lost_seconds(life: Life) -> float:
@@ -129,7 +150,7 @@ def _lost_seconds(life: Life) -> float:
 def too_short(facts: Facts) -> Advice | None:
     """Why there is no advice on how it used what it had."""
     used = facts.used
-    if used.source == "" or not facts.ended:
+    if used.source == "" or facts.mixed or not facts.ended:
         return None
     text = f"It was measured for {span(used.seconds)}, which is too short to judge how it used what it had."
     return Advice("short", "note", text)
@@ -140,14 +161,14 @@ def _failed(facts: Facts) -> bool:
     return facts.state in FAILED or (facts.state == "unknown" and facts.error is not None)
 
 
-def _save_every(facts: Facts) -> int | None:
-    """Half of the steps that an attempt lost at most, rounded down to a round number."""
-    most = max((life.lost_steps for life in facts.attempts), default=0)
-    if most < 4:
-        return None
-    half = most // 2
-    digits = int(10 ** (len(str(half)) - 1))
-    return max(half // digits * digits, 1)
+def _sooner(facts: Facts) -> dict[str, int | str]:
+    """To save twice as often as now: half of the steps from one checkpoint to the next, or of those lost."""
+    lost = max(life.lost_steps for life in facts.attempts)
+    steps = min(lost, number_set(facts, "checkpoint_every_steps") or lost)
+    if steps >= 4:
+        return {"checkpoint_every_steps": rounded(steps // 2)}
+    seconds = time_set(facts, "checkpoint_every_time") or 2 * SAVE_TIME
+    return {"checkpoint_every_time": short_time(min(SAVE_TIME, seconds // 2))}
 
 
 def _logs(facts: Facts) -> str:

@@ -85,6 +85,27 @@ def make_run(
     return Run.open(run.path)
 
 
+def make_array(path: Path, tasks: dict[str, str]) -> Run:
+    """A job array, a task of which has done ten steps more than the one before; task → how it ended."""
+    about = {"name": "sweep", "array": "0-9", "scheduler": "slurm", "job_ids": ["4711"]}
+    (path / "run.json").write_text(json.dumps(about))
+    for number, (task, outcome) in enumerate(tasks.items(), 1):
+        for folder in (f"attempts/{number}", f"tasks/{task}"):
+            (path / folder).mkdir(parents=True, exist_ok=True)
+        start = {"array_task": task, "start": _stamp(time.time() - 60), "hosts": [f"node{number}"]}
+        end = {
+            "exit_code": int(outcome != "finished"),
+            "outcome": outcome,
+            "end": _stamp(time.time()),
+        }
+        (path / f"attempts/{number}/attempt.json").write_text(json.dumps(start))
+        if outcome:
+            (path / f"attempts/{number}/end.json").write_text(json.dumps(end))
+        line = {"kind": "train", "step": number * 10, "time": time.time(), "train_loss": 0.5}
+        (path / f"tasks/{task}/metrics.jsonl").write_text(json.dumps(line) + "\n")
+    return Run.open(path)
+
+
 def grow(run: Run, windows: int = 1) -> None:
     """Add windows to the last attempt, up to now; the run has to be an unfinished one."""
     recipe = json.loads((run.path / ".recipe.json").read_text())

@@ -112,6 +112,31 @@ def own_script() -> Snapshot:
     )
 
 
+def one_task() -> Snapshot:
+    """A task of a job array, two others of which have failed."""
+    full = snapshot(4, None)
+    return replace(
+        full,
+        status=status(attempts=1),
+        task="3",
+        failed_tasks=["1", "7"],
+        attempts=full.attempts[1:],
+    )
+
+
+def stalled() -> Snapshot:
+    """Nothing has been heard of it for two hours, and of its second node for an hour."""
+    full = snapshot(4, None)
+    now = replace(
+        full.progress,
+        eta_seconds=None,
+        last_step_time=NOW.timestamp() - 7200,
+        stalled_seconds=7200.0,
+    )
+    nodes = [full.nodes[0], replace(full.nodes[1], time=NOW.timestamp() - 3600)]
+    return replace(full, progress=now, nodes=nodes)
+
+
 def failed() -> Snapshot:
     """Rank 2 ran out of memory."""
     full = snapshot(8, None)

@@ -40,6 +40,7 @@ from allranks import wording
         (wording.percent, 0.0, "0 %"),
         (wording.percent, math.nan, ""),
         (wording.value, 0.43123, "0.4312"),
+        (wording.value, 179736.4, "179736"),
         (wording.value, 2.97e-4, "2.97e-04"),
         (wording.value, math.nan, "nan"),
     ],

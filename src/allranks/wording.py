@@ -85,6 +85,8 @@ def value(number: float) -> str:
         return f"{number:g}"
     if abs(number) < 1e-3 or abs(number) >= 1e6:
         return f"{number:.2e}"
+    if abs(number) >= 1e4:
+        return f"{number:.0f}"
     return f"{number:.4g}" if abs(number) >= 1 else f"{number:.4f}"
 
 

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,14 +16,14 @@ from pathlib import Path
 import pytest
 from openmetrics_check import read
 
-from allranks.errors import MissingDependencyError
+from allranks.errors import MissingDependencyError, SlurmError, UsageError
 from allranks.export.events import export_events
 from allranks.export.tables import write_csv
 from allranks.export.textfile import looks
 from allranks.runs.folder import Run
 from allranks.runs.metrics import KINDS, TABLES, Metrics
 from command_rig import Allranks, until
-from monitor_rig import grow, make_run
+from monitor_rig import grow, make_array, make_run
 
 tensorboard = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="needs tensorboard"
@@ -88,6 +89,61 @@ def test_a_missing_tensorboard_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         export_events(run)
 
 
+ODD = [
+    {"kind": "train", "step": "x", "time": 1.0, "train_loss": 1.0},
+    {"kind": "train", "step": 1e999, "time": 1.0, "train_loss": 2.0},
+    {"kind": "train", "step": 2, "time": None, "train_loss": 3.0},
+    {"kind": "train", "step": 3, "time": 1.0, "train_\ud800": 10**400, "nonfinite": ["a", "b"]},
+]
+
+
+@tensorboard
+def test_lines_of_rubbish_are_left_out_of_event_files(tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=1)
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ODD))
+    nodes = run.path / "attempts" / "1" / "nodes" / "node-00000.jsonl"
+    with open(nodes, "a") as file:
+        file.write('{"kind": "sample", "time": 1e999, "cpu": 1}\n')
+        file.write('{"kind": "sample", "time": "x", "cpu": 1}\n')
+    export_events(run, tmp_path / "out")
+    assert {
+        tag: [(step, value) for step, _, value in values]
+        for tag, values in _scalars(tmp_path / "out" / "training").items()
+    } == {"train_?": [(3, math.inf)]}
+
+
+@tensorboard
+def test_the_machines_of_an_array_are_told_by_task(tmp_path: Path) -> None:
+    run = make_array(tmp_path, {"0": "", "1": ""})
+    for attempt in run.attempts:
+        (attempt.path / "nodes").mkdir()
+        lines = '{"kind": "node", "host": "n"}\n{"kind": "sample", "time": 5.0, "cpu": 1.5}\n'
+        (attempt.path / "nodes" / "node-00000.jsonl").write_text(lines)
+    export_events(run, tmp_path / "out")
+    assert set(_scalars(tmp_path / "out" / "machines")) == {"0/n/cpu", "1/n/cpu"}
+    assert set(_scalars(tmp_path / "out" / "training")) == {"0/train_loss", "1/train_loss"}
+
+
+@tensorboard
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        export_events(run, tmp_path / "file")
+    with pytest.raises(UsageError, match="Choose another folder: --output DIR"):
+        export_events(run, Path("/proc/1/nothing"))
+
+
+def test_csv_of_lists_and_odd_names(tmp_path: Path, allranks: Allranks) -> None:
+    run = make_run(tmp_path / "runs", windows=1)
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ODD))
+    done = allranks("export", "csv", run.id)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "step,time,train_loss,train_?,nonfinite"
+    assert lines[4].endswith(",a b")
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_csv_holds_the_whole_table(tmp_path: Path, table: str) -> None:
     run = make_run(tmp_path, windows=20, attempts=2)
@@ -131,6 +187,8 @@ def test_mistakes_are_sentences(tmp_path: Path, allranks: Allranks) -> None:
     for words, told in (
         (("--every", "15s"), "--output FILE.prom"),
         (("--every", "soon", "-o", "x.prom"), "'soon' is not a time"),
+        (("--every", "inf", "-o", "x.prom"), "--every inf would never come"),
+        (("--every", "0.5", "-o", "x.prom"), "less than a second"),
         (("-o", "no/such/x.prom"), "cannot be written"),
     ):
         done = allranks("export", "prometheus", *words)
@@ -153,6 +211,36 @@ def test_looking_ends_with_the_runs(tmp_path: Path) -> None:
     steps = [shown[0].progress.step for shown in looks([run], 15.0, sleep)]
     assert steps == [50, 60, 60]
     assert waited == [15.0, 15.0]
+
+
+def test_every_task_of_an_array_is_there(tmp_path: Path, allranks: Allranks) -> None:
+    make_array(tmp_path, {"0": "finished", "1": "failed"})
+    done = allranks("export", "prometheus", str(tmp_path), PATH="/nothing")
+    assert done.returncode == 0, done.stderr
+    samples = read(done.stdout, classic=True)["allranks_step"].samples
+    assert {dict(pairs)["task"]: value for (_, pairs), value in samples.items()} == {
+        "0": 10,
+        "1": 20,
+    }
+
+
+def test_slurm_may_be_silent_for_minutes_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time counts, not looks; and it says why it ends."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run = make_run(tmp_path, finished=False, windows=2, job_id="4711")
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    seen: list[object] = []
+    with pytest.raises(SlurmError, match=f"For 10 min nothing has been known of {run.id}"):
+        seen.extend(looks([run], 100.0, sleep, lambda: now))
+    assert len(seen) == 7
+    assert len(list(looks([run]))) == 1
 
 
 def test_the_file_is_kept_fresh_until_ctrl_c(tmp_path: Path, clean_env: dict[str, str]) -> None:

@@ -64,6 +64,30 @@ def test_what_is_asked_about_a_training_has_a_panel(panels: list[dict[str, Any]]
     assert "What a step's time goes to" in stacked
 
 
+def test_runs_are_told_apart(panels: list[dict[str, Any]]) -> None:
+    """Several may be chosen: each legend names its run, and what adds up is of one run."""
+    for _, legend in _expressions(panels):
+        assert "{{run}}" in legend
+    for panel in panels:
+        custom = panel["fieldConfig"]["defaults"].get("custom", {})
+        adds_up = custom.get("stacking", {}).get("mode") == "normal"
+        assert (panel.get("repeat") == "run") is adds_up
+
+
+def test_the_use_of_gpus_is_told_by_rank(panels: list[dict[str, Any]]) -> None:
+    (panel,) = [panel for panel in panels if panel["title"] == "GPU use by rank"]
+    known, unknown = panel["targets"]
+    assert 'rank!=""' in known["expr"]
+    assert known["legendFormat"] == "{{run}} {{task}} rank {{rank}}"
+    assert 'rank=""' in unknown["expr"]
+    assert "{{gpu}}" in unknown["legendFormat"]
+
+
+def test_a_run_that_hangs_can_be_seen(panels: list[dict[str, Any]]) -> None:
+    text = " ".join(text for text, _ in _expressions(panels))
+    assert "time() - allranks_last_step_timestamp_seconds{" in text
+
+
 def test_panels_have_ids_and_places_of_their_own(panels: list[dict[str, Any]]) -> None:
     ids = [panel["id"] for panel in panels]
     assert len(set(ids)) == len(ids)

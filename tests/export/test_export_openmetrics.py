@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 from dataclasses import replace
@@ -16,7 +15,17 @@ from allranks.export.openmetrics import classic_text, exposition
 from allranks.monitor.model import NodeNow, Snapshot
 from allranks.monitor.snapshot import take
 from allranks.monitor.source import Source
-from snapshot_rig import RUN, VALUES, failed, own_script, pending, snapshot, status
+from snapshot_rig import (
+    RUN,
+    VALUES,
+    failed,
+    one_task,
+    own_script,
+    pending,
+    snapshot,
+    stalled,
+    status,
+)
 
 DOCS = Path(__file__).parents[2] / "docs" / "exporters.md"
 ALL = (snapshot, pending, own_script, failed)
@@ -129,6 +138,22 @@ def test_many_runs_stand_family_by_family_and_each_once() -> None:
     assert sorted(map(str, jobs)) == ["4711", "4711", "None"]
 
 
+def test_the_tasks_of_an_array_are_series_of_their_own() -> None:
+    shown = [replace(one_task(), task=task) for task in ("3", "4", "4")]
+    families = read(exposition(shown))
+    for task in ("3", "4"):
+        assert _value(families, "allranks_step", run=RUN.id, task=task) == 12400
+        assert _value(families, "allranks_run_state", state="running", task=task) == 1
+    assert "task=" not in exposition([snapshot()])
+
+
+def test_when_the_last_step_was_is_no_sample_of_a_node() -> None:
+    families = read(exposition([stalled()]))
+    now = _value(families, "allranks_observed_timestamp_seconds")
+    assert _value(families, "allranks_last_step_timestamp_seconds") == now - 7200
+    assert _value(families, "allranks_last_update_timestamp_seconds") == now - 2
+
+
 def test_a_whole_run_folder(tmp_path: Path) -> None:
     from monitor_rig import make_run
 
@@ -139,14 +164,11 @@ def test_a_whole_run_folder(tmp_path: Path) -> None:
     assert missing <= {"allranks_epochs"}
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("prometheus_client") is None, reason="needs prometheus_client"
-)
 def test_prometheus_own_parser_takes_it() -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
     from prometheus_client.parser import text_string_to_metric_families as classic
 
-    shown = [make() for make in ALL]
+    shown = [make() for make in (*ALL, one_task)]
     assert list(strict(exposition(shown)))
     assert list(classic(classic_text(shown)))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from allranks.monitor.remarks import remarks
 from allranks.runs import Run
-from monitor_rig import make_run
+from monitor_rig import make_array, make_run
 
 WRONG = """#!/bin/bash
 #SBATCH --nodes=2
@@ -57,3 +57,16 @@ def test_an_end_without_a_failed_rank(tmp_path: Path) -> None:
 def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     assert remarks(Run(tmp_path)) == []
+
+
+def test_of_an_array_every_task_has_its_say(tmp_path: Path) -> None:
+    run = make_array(tmp_path, {"0": "failed", "1": "finished", "2": "failed", "3": ""})
+    (tmp_path / "attempts" / "1" / "failures").mkdir()
+    record = '{"rank": 1, "exit_code": 9, "traceback": "ValueError: bad"}'
+    (tmp_path / "attempts" / "1" / "failures" / "rank-00001.json").write_text(record)
+    end = '{"exit_code": 1, "outcome": "node lost", "reason": "node3 is gone."}'
+    (tmp_path / "attempts" / "3" / "end.json").write_text(end)
+    assert [each.title for each in remarks(run)] == [
+        "Task 0: Rank 1 failed first, with exit code 9",
+        "Task 2: Attempt 3: node lost",
+    ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +14,10 @@ from hypothesis import strategies as st
 
 from allranks.monitor.model import PHASES
 from allranks.monitor.phases import phases, phases_over_time
-from allranks.monitor.series import smooth, thin
+from allranks.monitor.series import Curve, smooth, thin
 from allranks.monitor.source import Source
-from allranks.monitor.stragglers import behind, stragglers
+from allranks.monitor.stragglers import behind, late, own_work, stragglers
+from allranks.runs import Run
 from monitor_rig import make_run
 
 
@@ -104,8 +107,9 @@ def _window(*compute: float | None, data: float = 0.0) -> dict[str, object]:
 
 
 def test_how_far_behind() -> None:
-    assert behind(_window(1.0, 1.0, 1.5)) == pytest.approx([0.0, 0.0, 0.5])
-    assert behind(_window(1.0, 2.0, data=1.0)) == pytest.approx([-0.2, 0.2])
+    assert behind(_window(1.0, 1.0, 1.5)) == pytest.approx([-0.2, -0.2, 0.5])
+    assert behind(_window(1.0, 2.0, data=1.0)) == pytest.approx([-1 / 3, 0.5])
+    assert behind(_window(1.0, 2.0, 3.0, 4.0)) == pytest.approx([-2 / 3, -1 / 3, 0.5, 1.0])
     assert behind(_window(1.0, None, 1.0)) == [0.0, None, 0.0]
     assert behind(_window(1.0)) == [None]
     assert behind({"compute_seconds": [None, None]}) == [None, None]
@@ -124,6 +128,65 @@ def test_stragglers() -> None:
     assert stragglers([_window(0.001, 0.001, 0.0015)] * 5) == []  # half a millisecond is no news
 
 
+def test_one_of_two_ranks_is_compared_with_the_other() -> None:
+    window = _window(0.1, 0.149)
+    assert behind(window) == pytest.approx([0.1 / 0.149 - 1, 0.49])
+    assert late(own_work(window)) == [1]
+    assert stragglers([window] * 3) == [1]
+    assert stragglers([_window(0.1, 0.119)] * 3) == []
+
+
+def test_each_rank_is_compared_with_the_median_of_all_others() -> None:
+    work = [3.0, 1.0, 2.0, 2.0, 7.0, 2.5]
+    usual = [median(work[:rank] + work[rank + 1 :]) for rank in range(len(work))]
+    expected = [mine / other - 1 for mine, other in zip(work, usual, strict=True)]
+    assert behind(_window(*work)) == pytest.approx(expected)
+    assert late(work) == [0, 4, 5]
+
+
 def test_slow_data_makes_a_straggler() -> None:
     window = {"compute_seconds": [1.0] * 4, "data_seconds": [0.1, 0.1, 0.1, 0.9]}
     assert stragglers([window] * 3) == [3]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(-1e9, 1e9) | st.none(), max_size=900), st.integers(1, 40))
+def test_a_growing_curve_keeps_what_the_whole_one_has(ys: list[float | None], at_once: int) -> None:
+    curve = Curve(10)
+    for begin in range(0, len(ys), at_once):
+        some = ys[begin : begin + at_once]
+        curve.add(list(range(begin, begin + len(some))), some)
+    points = [(float(x), y) for x, y in enumerate(ys) if y is not None]
+    found = curve.points()
+    assert len(found) <= 10
+    assert set(found) <= set(points)
+    assert found == sorted(found)
+    if points:
+        assert (found[0], found[-1]) == (points[0], points[-1])
+        assert min(y for _, y in found) == min(y for _, y in points)
+        assert max(y for _, y in found) == max(y for _, y in points)
+
+
+def test_a_growing_curve_is_even_over_its_length() -> None:
+    curve = Curve(100)
+    curve.add(list(range(50_000)), [float(x % 7) for x in range(50_000)])
+    xs = [x for x, _ in curve.points()]
+    assert max(b - a for a, b in pairwise(xs)) < 3 * 50_000 / 50
+
+
+def test_a_curve_that_begins_anew() -> None:
+    curve = Curve()
+    curve.add([10, 20, None, 5, 10], [1.0, 2.0, 9.0, 3.0, 4.0])
+    assert curve.points() == [(5.0, 3.0), (10.0, 4.0)]
+
+
+def test_phases_of_the_last_windows_weigh_as_among_all(tmp_path: Path) -> None:
+    """The first of them counts the steps since the line before it, not since the beginning."""
+    (tmp_path / "run.json").write_text("{}")
+    lines = [(1000, 9.0), (1010, 1.0), (1040, 2.0)]
+    text = [{"kind": "train", "step": step, "data_seconds": data} for step, data in lines]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in text))
+    source = Source(Run(tmp_path))
+    source.refresh()
+    assert phases(source, 2) == {"data": (10 * 1.0 + 30 * 2.0) / 40}
+    assert phases(source, 50) == phases(source)

@@ -73,3 +73,40 @@ def test_two_nodes(
     waits = heat(source, "wait")
     assert sum(waits.values[0]) > sum(waits.values[1])
     assert set(run.metrics().columns("nodes")["host"]) == {"node1", "node2"}
+
+
+def test_the_tasks_of_an_array(
+    slurm: Allranks, slurm_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One fails while the other runs: each has its own state, and all of them are exported."""
+    for name, value in slurm_env.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "task.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "if os.environ['SLURM_ARRAY_TASK_ID'] == '4': sys.exit(3)\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.2)\n"
+    )
+    done = slurm("submit", "--json", "-t", "5m", "--array", "3-4", "task.py")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    run, job = Run(told["folder"]), told["job_id"]
+    until(lambda: _ended(run) == 1 and len(run.attempts) == 2)
+    shown = slurm("top", "--once", job).stdout.splitlines()
+    assert shown[0].startswith(f"{run.id}  task 3  running")
+    assert f"task 4 did not finish: allranks top {job}_4" in shown[1]
+    failed = json.loads(slurm("top", "--json", f"{job}_4").stdout)
+    assert (failed["task"], failed["status"]["state"], failed["status"]["exit_code"]) == (
+        "4",
+        "FAILED",
+        3,
+    )
+    text = slurm("export", "prometheus", run.id).stdout
+    for task, state in (("3", "running"), ("4", "failed")):
+        labels = f'run="{run.id}",job_id="{job}",task="{task}",state="{state}"'
+        assert f"allranks_run_state{{{labels}}} 1\n" in text
+    (tmp_path / "go").touch()
+    until(lambda: _ended(run) == 2)
+
+
+def _ended(run: Run) -> int:
+    return sum(bool(attempt.outcome) for attempt in run.attempts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import time
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 from allranks.monitor.heat import heat, kinds
 from allranks.monitor.model import PHASES, Snapshot
 from allranks.monitor.plain import plain
-from allranks.monitor.snapshot import plain_text, take
+from allranks.monitor.remarks import remarks
+from allranks.monitor.snapshot import take
 from allranks.monitor.source import Source
 from allranks.runs import Run
 from allranks.runs.metrics import TABLES
 from allranks.schedulers.status import RunStatus
 from allranks.slurm.states import State
-from monitor_rig import TRACEBACK, grow, make_run
+from allranks.wording import clean
+from monitor_rig import TRACEBACK, grow, make_array, make_run
 
 
 def _look(run: Run, status: RunStatus | None = None) -> Snapshot:
@@ -140,21 +143,42 @@ def test_a_run_that_waits(tmp_path: Path) -> None:
 
 
 def test_an_array(tmp_path: Path) -> None:
-    """The task that began last is looked at; the attempts are those of all."""
-    (tmp_path / "run.json").write_text('{"array": "0-1", "scheduler": "slurm"}')
-    for number, task in enumerate(("0", "1"), 1):
-        folder = tmp_path / "attempts" / str(number)
-        folder.mkdir(parents=True)
-        about = {"attempt": number, "array_task": task, "start": "2026-11-15T10:00:00.000000Z"}
-        (folder / "attempt.json").write_text(json.dumps(about))
-        (folder / "end.json").write_text('{"exit_code": 0, "end": "2026-11-15T10:01:00.000000Z"}')
-        (tmp_path / "tasks" / task).mkdir(parents=True)
-        line = {"kind": "train", "step": 10 * number, "time": 1.0, "train_loss": 0.5}
-        (tmp_path / "tasks" / task / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    found = _look(Run(tmp_path))
+    """One task is looked at, and it says which; all of it is that task's."""
+    run = make_array(tmp_path, {"0": "finished", "1": "", "2": "failed", "3": "timed out"})
+    running = RunStatus(run, State.RUNNING, "4711", nodes="node[1-4]", attempts=4, why="rank 3 …")
+    found = _look(run, running)
+    assert (found.task, found.failed_tasks) == ("1", ["2", "3"])
+    assert plain(found)["task"] == "1"
     assert found.progress.step == 20
-    assert len(found.attempts) == 2
-    assert found.status.state is State.COMPLETED
+    assert [entry.attempt.number for entry in found.attempts] == [2]
+    status = found.status
+    assert (status.state, status.nodes, status.attempts) == (State.RUNNING, "node2", 1)
+    assert status.why == ""
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        ("finished", State.COMPLETED),
+        ("failed", State.FAILED),
+        ("timed out", State.TIMEOUT),
+        ("", State.RUNNING),
+    ],
+)
+def test_the_state_of_a_task_is_its_own(tmp_path: Path, outcome: str, state: State) -> None:
+    run = make_array(tmp_path, {"0": "", "1": outcome})
+    source = Source(run, "1")
+    source.refresh()
+    status = take(source, RunStatus(run, State.RUNNING)).status
+    assert (status.state, status.end is None) == (state, not outcome)
+
+
+def test_a_task_that_has_not_begun(tmp_path: Path) -> None:
+    run = make_array(tmp_path, {"0": ""})
+    source = Source(run, "5")
+    source.refresh()
+    found = take(source, RunStatus(run, State.RUNNING, nodes="node1", attempts=1))
+    assert (found.status.state, found.status.nodes, found.attempts) == (State.PENDING, "", [])
 
 
 def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
@@ -167,6 +191,52 @@ def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     assert plain(found)["values"]["train_loss"] is None
     assert plain(found)["nonfinite"] == ["train_loss"]
     assert len(found.loss) == 3
+
+
+def test_a_validation_that_is_not_finite(tmp_path: Path) -> None:
+    """The last good one is not shown in its place, nor the bad one once a good one has come."""
+    run = make_run(tmp_path, windows=20)
+    line = {"time": time.time(), "step": 200, "kind": "val", "val_loss": None}
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(line | {"nonfinite": ["val_loss"]}) + "\n")
+    found = _look(run)
+    assert math.isnan(found.values["val_loss"])
+    assert math.isfinite(found.values["train_loss"])
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(line | {"val_loss": 0.25}) + "\n")
+    assert _look(run).values["val_loss"] == 0.25
+
+
+def test_a_run_that_has_stopped_moving(tmp_path: Path) -> None:
+    alive = make_run(tmp_path / "a", windows=40, finished=False)
+    found = _look(alive).progress
+    assert found.stalled_seconds is None
+    assert found.eta_seconds is not None
+    assert found.last_step_time == pytest.approx(time.time(), abs=30)
+    hung = make_run(tmp_path / "b", windows=40, finished=False, end=time.time() - 7200)
+    found = _look(hung).progress
+    assert found.stalled_seconds == pytest.approx(7200, abs=30)
+    assert found.last_step_time == pytest.approx(time.time() - 7200, abs=30)
+    assert found.eta_seconds is None
+    waits = _look(hung, RunStatus(hung, State.PENDING)).progress
+    assert waits.stalled_seconds is None
+    ended = make_run(tmp_path / "c", windows=40, end=time.time() - 7200)
+    assert _look(ended).progress.stalled_seconds is None
+
+
+def test_an_attempt_that_has_just_begun_does_not_stand_still(tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=40, finished=False, end=time.time() - 7200)
+    path = run.path / "attempts" / "1" / "progress.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written | {"began": time.time() - 5}))
+    assert _look(run).progress.stalled_seconds is None
+
+
+def test_a_line_of_a_log_is_shown_as_far_as_it_can_be(tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=3)
+    with open(run.path / "attempts" / "1" / "ranks" / "rank-00000.log", "a") as file:
+        file.write("2026-11-15T10:00:00.000000Z o " + "x" * 100_000 + "\n")
+    assert len(_look(run).last_lines[-1]) == 2000
 
 
 def test_a_script_that_trains_twice(tmp_path: Path) -> None:
@@ -236,4 +306,19 @@ def test_what_a_snapshot_is_as_json(tmp_path: Path) -> None:
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
     text = "\x1b[31mred\x1b[0m \x1b]0;title\x07and\x1b[2J a\tb\x9b1m\r\x00"
-    assert plain_text(text) == "red and a    b1m"
+    assert clean(text) == "red and a    b1m"
+
+
+def test_pipes_in_place_of_files_are_not_waited_for(tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=3, failed=True)
+    (run.path / "slurm-1.out").touch()
+    (run.path / "resubmitted").touch()
+    (run.path / "attempts" / "1" / "interrupted").touch()
+    for path in [path for path in run.path.rglob("*") if path.is_file()]:
+        path.unlink()
+        os.mkfifo(path)
+    found = _look(Run(run.path))
+    assert (found.values, found.last_lines, found.nodes) == ({}, [], [])
+    assert [each.source for each in remarks(run)] == ["run"]
+    for table in TABLES:
+        assert run.metrics().columns(table) == {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,11 @@ def make_run(tmp_path: Path) -> Callable[..., Run]:
         return Run.create(root, name, scheduler="slurm", cwd="/w", command=["python", "t.py"])
 
     return make
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that every user may look into, unlike tmp_path."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -24,3 +27,16 @@ def write_failure(folder: Path, rank: int, second: float, **more: object) -> Non
     (folder / "failures").mkdir(exist_ok=True)
     record = {"rank": rank, "host": f"node{rank}", "exit_code": 1, "time": stamp(second)} | more
     (folder / "failures" / f"rank-{rank:05}.json").write_text(json.dumps(record))
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """As a user whom permissions bind, where the tests are run by root."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from run_files import as_nobody
 
-from allranks.errors import RunNotFoundError
+from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs import Run, find_run, list_runs
+from allranks.runs.index import find_task
 from allranks.runs.registry import index_file, read_index
 
 
@@ -145,3 +147,38 @@ def test_ten_thousand_runs(root: Path) -> None:
     began = time.monotonic()
     assert find_run("r9999").id == "r9999-20260101-000000"
     assert time.monotonic() - began < 5
+
+
+def test_runs_that_others_keep_to_themselves(open_folder: Path) -> None:
+    """They are passed over in a list, and said to be closed where they are named."""
+    mine = fake(open_folder, "train", "20260101-000000")
+    closed = fake(open_folder, "train", "20260102-000000")
+    renamed = fake(open_folder, "renamed", "x")
+    for path in (closed, renamed):
+        path.chmod(0)
+    with as_nobody():
+        assert [run.path for run in list_runs(open_folder)] == [mine]
+        assert find_run("train", open_folder).path == mine
+        for name in (closed, closed / "attempts"):
+            with pytest.raises(RunNotFoundError, match="cannot be read: Permission denied"):
+                find_run(str(name))
+        with pytest.raises(RunNotFoundError, match="cannot be read: Permission denied"):
+            Run.open(closed)
+        with pytest.raises(RunNotFoundError, match="cannot be read: Permission denied"):
+            find_run(closed.name, open_folder)
+
+
+def test_which_task_of_an_array(root: Path) -> None:
+    path = fake(root, "sweep", "20260101-000000", '["4711"]')
+    (path / "run.json").write_text('{"name": "sweep", "array": "0-3", "job_ids": ["4711"]}')
+    assert find_task("sweep") == (Run(path), None)
+    with pytest.raises(UsageError, match=r"has not begun. None of its tasks has"):
+        find_task("4711_2")
+    (path / "attempts" / "1").mkdir(parents=True)
+    (path / "attempts" / "1" / "attempt.json").write_text('{"array_task": "2"}')
+    assert find_task("4711_2") == find_task("sweep", "2") == (Run(path), "2")
+    with pytest.raises(UsageError, match=r"Task 3 of sweep-.* has not begun. Tasks that have: 2"):
+        find_task("4711_2", "3")
+    fake(root, "train", "20260102-000000")
+    with pytest.raises(UsageError, match="is no job array"):
+        find_task("train", "0")

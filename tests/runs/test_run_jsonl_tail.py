@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allranks.runs import jsonl_tail
+from allranks.runs.files import read_json
 from allranks.runs.jsonl_tail import JsonlTail
 
 
@@ -122,3 +124,65 @@ def test_any_lines_in_any_pieces(lengths: list[int], piece: int) -> None:
             tail.refresh()
         assert tail.generation == 0
         assert list(tail) == tail.since(0) == rows
+
+
+def test_lines_that_end_as_on_windows(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    tail.path.write_bytes(b'{"step": 1}\r\n\r\n{"step": 2}\r\n')
+    tail.refresh()
+    assert _steps(tail) == [1, 2]
+    assert tail.since(0) == list(tail)
+
+
+def test_garbled_facts_are_not_kept_aside(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl", aside=re.compile(rb'"kind"\s*:\s*"node"'))
+    tail.path.write_text('{"kind": "node", "cpus": 8}\n{"kind": "node", "cp{"step": 1}\n')
+    tail.refresh()
+    assert tail.aside == [{"kind": "node", "cpus": 8}]
+
+
+def test_a_line_without_an_end_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was looked through for an end is not read again, however often the file grows."""
+    monkeypatch.setattr(jsonl_tail, "_CHUNK", 1000)
+    read = 0
+    pread = os.pread
+
+    def counted(handle: int, size: int, offset: int) -> bytes:
+        nonlocal read
+        data = pread(handle, size, offset)
+        read += len(data)
+        return data
+
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    monkeypatch.setattr(os, "pread", counted)
+    for _ in range(50):
+        with open(tail.path, "a") as file:
+            file.write("x" * 2000)
+        assert not tail.refresh()
+    assert read < 3 * 100_000
+    with open(tail.path, "a") as file:
+        file.write('\n{"step": 1}\n')
+    assert tail.refresh()
+    assert _steps(tail) == [1]
+
+
+def test_a_line_of_no_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl_tail, "_CHUNK", 100)
+    monkeypatch.setattr(jsonl_tail, "_LONGEST", 1000)
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    tail.path.write_text('{"step": 1}\n{"step": "' + "x" * 5000)
+    tail.refresh()
+    with open(tail.path, "a") as file:
+        file.write('{"step": 7}"}\n{"step": 2}\n')
+    tail.refresh()
+    assert (tail.generation, _steps(tail)) == (0, [1, 2])
+
+
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    os.mkfifo(tail.path)
+    assert not tail.refresh()
+    assert list(tail) == []
+    assert read_json(tail.path) == {}

@@ -114,3 +114,9 @@ def test_jobs_that_a_script_submitted_belong_to_the_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"job_ids": ["12", "30"]}))
     (tmp_path / "resubmitted").write_text("15\n31\n")
     assert Run.open(tmp_path).job_ids == ["12", "15", "30", "31"]
+
+
+def test_an_end_that_was_written_holds_while_slurm_still_says_running(tmp_path: Path) -> None:
+    one = attempt(tmp_path, 1, (0, 11), (0, 100, 100), outcome="finished")
+    (entry,) = ledger([one], running=True)
+    assert (entry.outcome, entry.seconds) == ("finished", 11 * 60)

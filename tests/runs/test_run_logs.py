@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from run_files import stamp, write_failure, write_log
 
-from allranks.runs import Run
+from allranks.runs import Run, logs
 from allranks.runs.lines import LogLine
 from allranks.runs.logs import attempt_lines, read_logs, read_plain
 
@@ -151,3 +153,52 @@ def test_more_ranks_than_open_files(make_run: Callable[..., Run]) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(lines) == 900
     assert all(one.time <= two.time for one, two in pairwise(lines))
+
+
+def test_the_tail_of_plain_output_is_read_from_its_end(
+    make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run().add_job_id("1").add_job_id("2")
+    (run.path / "slurm-1.out").write_text("".join(f"line {n}\n" for n in range(100_000)))
+    (run.path / "slurm-2.out").write_text("a\nb\n")
+    read = _count_reads(monkeypatch)
+    assert texts(read_logs(run, tail=4)) == ["line 99998", "line 99999", "a", "b"]
+    assert sum(read) < 20_000
+    assert texts(read_logs(run, tail=0)) == []
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_line_of_megabytes_is_cut_in_the_tail(
+    make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    run = make_run()
+    folder = run.new_attempt().path
+    write_log(folder, 0, [(1, "o", "before"), (2, "e", "x" * 3_000_000)], "\n" if ended else "")
+    read = _count_reads(monkeypatch)
+    assert set(texts(read_logs(run, tail=1))[0]) == {"x"}
+    assert sum(read) < 2_000_000
+    assert len(next(read_logs(run, tail=1)).text) <= 64 << 10
+    write_log(folder, 1, [(3, "e", "y" * 100_000)])
+    (line,) = read_logs(run, ranks=[1], tail=1)
+    assert (line.time, line.stream, line.text[:3]) == (stamp(3), "e", "yyy")
+
+
+def test_a_pipe_in_place_of_a_log_is_not_waited_for(make_run: Callable[..., Run]) -> None:
+    run = make_run()
+    folder = run.new_attempt().path
+    (folder / "ranks").mkdir()
+    os.mkfifo(folder / "ranks" / "rank-00000.log")
+    assert texts(read_logs(run)) == texts(read_logs(run, tail=3)) == []
+
+
+def _count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    sizes: list[int] = []
+    whole = logs.read_chunk
+
+    def counted(path: Path, offset: int, size: int) -> bytes:
+        data = whole(path, offset, size)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(logs, "read_chunk", counted)
+    return sizes

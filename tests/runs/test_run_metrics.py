@@ -141,3 +141,28 @@ def test_the_tasks_of_an_array(tmp_path: Path) -> None:
         {"task": "2", "step": 2},
         {"task": "10", "step": 10},
     ]
+
+
+def test_a_line_of_a_kind_and_nothing_else(run: Run) -> None:
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "train"}\n{"kind": "test"}\n')
+    columns = run.metrics().columns("train")
+    assert {len(values) for values in columns.values()} == {21}
+    assert run.metrics().columns("test") == {}
+    assert run.metrics().columns("test", ["step"]) == {"step": [None]}
+
+
+def test_a_garbled_last_sample_hides_nothing(tmp_path: Path) -> None:
+    from allranks.runs.node_samples import NodeSource
+
+    run = make_run(tmp_path, ranks=2, windows=10)
+    path = run.path / "attempts" / "1" / "nodes" / "node-00000.jsonl"
+    node = NodeSource(0)
+    node.add(0, path)
+    node.refresh()
+    before = node.latest(), node.host
+    with open(path, "a") as file:
+        file.write('{"kind": "sample", "time": 17{"kind": 3}\n{"kind": "node", "ho}\n')
+    node.refresh()
+    assert (node.latest(), node.host) == before
+    assert before[0]["cpu"] > 0

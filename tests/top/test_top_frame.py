@@ -21,7 +21,7 @@ from allranks.top.bars import ASCII, BLOCKS
 from allranks.top.frame import Frame, frame
 from allranks.top.screen import rendered
 from allranks.top.view import View
-from snapshot_rig import NOW, failed, own_script, pending, snapshot, status
+from snapshot_rig import NOW, failed, one_task, own_script, pending, snapshot, stalled, status
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES: dict[str, tuple[Callable[[], Snapshot], int, int | None, View]] = {
@@ -36,6 +36,10 @@ CASES: dict[str, tuple[Callable[[], Snapshot], int, int | None, View]] = {
     "scrolled-80x24": (lambda: snapshot(64), 80, 24, View(first=30, paused=True)),
     "slowest-120x40": (lambda: snapshot(64), 120, 40, View(slowest=True)),
     "small-40x10": (lambda: snapshot(64), 40, 10, View()),
+    "array-80x24": (one_task, 80, 24, View()),
+    "stalled-80x24": (stalled, 80, 24, View()),
+    "stalled-nodes-80x24": (stalled, 80, 24, View(rows="nodes")),
+    "failed-page-60": (failed, 60, None, View()),
     "page-100": (lambda: snapshot(16), 100, None, View()),
 }
 
@@ -63,7 +67,7 @@ def test_the_picture(name: str) -> None:
     assert made == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("make", [snapshot, pending, own_script, failed])
+@pytest.mark.parametrize("make", [snapshot, pending, own_script, failed, one_task, stalled])
 def test_no_line_is_ever_too_long_and_none_too_many(make: Callable[[], Snapshot]) -> None:
     shown = make()
     for width in (1, 2, 7, 20, 39, 60, 79, 80, 81, 200):
@@ -78,6 +82,15 @@ def test_no_line_is_ever_too_long_and_none_too_many(make: Callable[[], Snapshot]
 def test_ascii_is_ascii() -> None:
     for make in (snapshot, failed, pending):
         assert _text(frame(make(), 80, 24, glyphs=ASCII)).isascii()
+
+
+def test_microseconds_are_written_as_the_terminal_can() -> None:
+    shown = replace(snapshot(2), phases={"data": 62e-6}, ranks=[RankNow(0, "n", None, 62e-6)])
+    rows = View(rows="ranks")
+    assert _text(frame(shown, 80, 24, rows)).count("62 µs") == 2
+    plain = _text(frame(shown, 80, 24, rows, ASCII))
+    assert plain.count("62 us") == 2
+    assert plain.isascii()
 
 
 def test_the_rows_scroll_to_the_last_and_not_beyond() -> None:
@@ -105,6 +118,34 @@ def test_a_limit_that_comes_before_the_end_is_marked() -> None:
     assert "time limit in 0:30:00, before the end" in line.plain
     assert any("red" in str(span.style) for span in line.spans)
     assert "time limit in 2:00:00, enough" in _text(frame(whole, 80, 24))
+
+
+def test_a_run_that_has_stopped_moving_promises_no_end() -> None:
+    made = _text(frame(stalled(), 80, 24))
+    assert "no step for 2:00:00" in made
+    assert "to go" not in made
+    assert "enough" not in made
+    ended = replace(stalled(), status=status(State.FAILED, end=NOW))
+    assert "ago" not in _text(frame(ended, 80, 24, View(rows="nodes")))
+
+
+def test_a_task_of_an_array_says_which_it_is() -> None:
+    for width in (40, 80):
+        assert "task 3" in _text(frame(one_task(), width, 24)).splitlines()[0]
+    made = _text(frame(one_task(), 80, 24))
+    assert "tasks 1, 7 did not finish: allranks top 4711_1" in made
+    alone = replace(one_task(), failed_tasks=["3"])
+    assert "did not finish" not in _text(frame(alone, 80, 24))
+
+
+def test_an_error_is_wrapped_not_cut() -> None:
+    message = "ValueError: " + " ".join(f"word{number}" for number in range(40))
+    shown = failed()
+    assert shown.error is not None
+    long = replace(shown, error=replace(shown.error, traceback=f"Traceback\n{message}"))
+    text = _text(frame(long, 60))
+    assert all(f"word{number}" in text for number in range(40))
+    assert "ValueError: word0" in _text(frame(long, 60, 24))
 
 
 def test_an_end_stays_and_says_how() -> None:

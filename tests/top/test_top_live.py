@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_rig import Allranks
-from monitor_rig import make_run
+from monitor_rig import make_array, make_run
 from terminal_rig import Terminal
 
 SCRIPT = Path(__file__).with_name("watch_train.py")
@@ -25,9 +25,36 @@ def test_one_picture_where_there_is_no_terminal(tmp_path: Path, allranks: Allran
         assert lines[0].startswith(f"{run.id}  completed")
         assert sum("straggler +" in line for line in lines) == 1
         assert "  39  " in done.stdout  # every row, whatever the height
-        assert max(map(len, lines)) <= 80
+        assert "COMPUTE" in done.stdout
+        assert max(map(len, lines)) <= 120
         assert "\x1b" not in done.stdout
         assert "q quit" not in done.stdout
+
+
+def test_a_picture_as_wide_as_asked_for(tmp_path: Path, allranks: Allranks) -> None:
+    make_run(tmp_path / "runs")
+    done = allranks("top", "--once", COLUMNS="70")
+    assert max(map(len, done.stdout.splitlines())) <= 70
+
+
+def test_a_task_of_an_array(tmp_path: Path, allranks: Allranks) -> None:
+    folder = tmp_path / "runs" / "sweep-20261115-100000"
+    folder.mkdir(parents=True)
+    make_array(folder, {"0": "finished", "1": "failed"})
+    for words in (("4711_0",), ("sweep", "--task", "0")):
+        done = allranks("top", "--json", *words, PATH="/nothing")
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert (told["task"], told["status"]["state"], told["progress"]["step"]) == (
+            "0", "COMPLETED", 10,
+        )  # fmt: skip
+    newest = allranks("top", "4711", PATH="/nothing").stdout.splitlines()
+    assert newest[0].startswith(f"{folder.name}  task 1  failed")
+    wrong = allranks("top", "4711_7", PATH="/nothing")
+    assert wrong.returncode == 2
+    assert f"Task 7 of {folder.name} has not begun. Tasks that have: 0, 1." in wrong.stderr
+    make_run(tmp_path / "runs")
+    assert "is no job array" in allranks("top", "train", "--task", "0").stderr
 
 
 def test_ascii_for_an_output_that_knows_no_blocks(tmp_path: Path, allranks: Allranks) -> None:

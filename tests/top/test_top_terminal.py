@@ -40,6 +40,11 @@ def test_it_shows_a_run_and_obeys_its_keys(tmp_path: Path, terminal: Terminal) -
     terminal.shows("of 16", "-16 of 16")
     terminal.press("n")
     terminal.shows("NODE", "straggler: rank 13")
+    for key in ("Escape", "q"):  # any key closes the help, these too
+        terminal.press("?")
+        terminal.shows("this help")
+        terminal.press(key)
+        terminal.wait(lambda text: "this help" not in text and "q quit" in text)
     terminal.press("?")
     terminal.shows("this help")
     terminal.press("x", "r", "p")

@@ -9,6 +9,7 @@ import click
 from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
 from allranks.runs.ledger import Entry, goodput, stories
+from allranks.wording import clock
 
 if TYPE_CHECKING:
     from allranks.schedulers.status import RunStatus
@@ -113,12 +114,6 @@ def _row(entry: Entry) -> list[str]:
         "" if entry.kept_step is None else str(entry.kept_step),
         f"{entry.outcome}, {follows}" if follows else entry.outcome,
     ]
-
-
-def clock(seconds: float) -> str:
-    """``1:02:03``."""
-    minutes, second = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
 
 
 def _goodput(entries: list[Entry]) -> str:

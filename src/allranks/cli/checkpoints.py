@@ -139,6 +139,8 @@ def _table(rows: Sequence[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from allranks.wording import size
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("STEP", "EPOCH", "SAVED", "SIZE", "RANKS"):
         table.add_column(title, no_wrap=True, justify="left" if title == "SAVED" else "right")
@@ -146,7 +148,7 @@ def _table(rows: Sequence[Row]) -> None:
         table.add_column(title, overflow="fold")
     for row in rows:
         colour = _COLOURS.get(row.state, "green")
-        numbers = (row.step, _plain(row.epoch), _when(row.time), _size(row.bytes))
+        numbers = (row.step, _plain(row.epoch), _when(row.time), size(row.bytes))
         words = (_plain(row.world_size), row.strategy, ", ".join(row.names))
         table.add_row(*map(str, (*numbers, *words)), Text(row.state, style=colour))
     console = Console()
@@ -166,14 +168,3 @@ def _when(stamp: str) -> str:
 
     moment = parse_stamp(stamp)
     return moment.astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
-
-
-def _size(count: int | None) -> str:
-    if count is None:
-        return ""
-    size, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

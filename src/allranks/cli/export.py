@@ -109,6 +109,8 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = parse_time(text)
-    if not 1 <= seconds < float("inf"):
+    if not seconds < float("inf"):
+        raise UsageError(f"--every {text} would never come. Write 15s or 1m.")
+    if seconds < 1:
         raise UsageError(f"--every {text} is less than a second. Write 15s or 1m.")
     return seconds

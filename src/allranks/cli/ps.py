@@ -127,7 +127,7 @@ def _interrupted(status: RunStatus) -> bool:
 def _elapsed(status: RunStatus) -> str:
     from datetime import datetime, timezone
 
-    from allranks.cli.attempts import clock
+    from allranks.wording import clock
 
     if status.start is None or not (status.end or status.state.active):
         return ""

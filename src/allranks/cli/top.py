@@ -7,6 +7,7 @@ import click
 
 @click.command()
 @click.argument("run", default="last")
+@click.option("--task", metavar="N", help="This task of a job array [default: one that runs].")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.2),
@@ -17,26 +18,28 @@ import click
 )
 @click.option("--once", is_flag=True, help="Print one picture with every row, and end.")
 @click.option("--json", "as_json", is_flag=True, help="One look at the run as JSON, and end.")
-def top(run: str, every: float, once: bool, as_json: bool) -> None:
+def top(run: str, task: str | None, every: float, once: bool, as_json: bool) -> None:
     """Watch RUN (a name, a folder, a job id or `last`): progress, loss, GPUs, the slowest rank.
+
+    Of a job array one task is shown: JOB_3, or --task 3.
 
     Keys: q quit, r ranks, n nodes, s slowest first, arrows scroll, p pause, ? help.
     """
-    from allranks.runs.index import find_run
+    from allranks.runs.index import find_task
 
-    found = find_run(run)
+    found, chosen = find_task(run, task)
     if as_json:
         import json
 
         from allranks.monitor.plain import plain
         from allranks.top.watcher import look
 
-        click.echo(json.dumps(plain(look(found)), indent=2))
+        click.echo(json.dumps(plain(look(found, chosen)), indent=2))
         return
     from allranks.top.app import live, page, watch
     from allranks.top.watcher import look
 
     if once or not live():
-        page(look(found))
+        page(look(found, chosen))
     else:
-        watch(found, every)
+        watch(found, every, chosen)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import MissingDependencyError, UsageError
+from allranks.monitor.numbers import real
 from allranks.runs.folder import Run
 from allranks.runs.metrics import KINDS, Metrics
 
@@ -19,6 +20,8 @@ FOLDER = "tensorboard-export"
 TRAINING, MACHINES = "training", "machines"
 """Two runs in TensorBoard: numbers by step, and samples of nodes by seconds since the start."""
 _HEAD = ("time", "step", "epoch", "task")
+_MOST_STEPS = 2**63
+"""What the format can count."""
 _NODE = ("cpu", "cpu_node", "memory", "memory_node", "net_in", "net_out", "disk_read", "disk_write")
 _GPU = ("use", "memory", "power", "temperature")
 
@@ -45,36 +48,42 @@ def training_scalars(metrics: Metrics) -> Iterator[Scalar]:
     """Every value of ``metrics.jsonl`` at its step; those of whole epochs below ``epoch/``."""
     for kind in KINDS:
         for row in metrics.rows(kind):
-            place = "/".join(part for part in (row.get("task"), _below(kind)) if part)
+            step, time = real(row.get("step")), real(row.get("time"))
+            if step is None or time is None or abs(step) >= _MOST_STEPS:
+                continue
             for name, value in row.items():
                 if name not in _HEAD and (number := _number(value)) is not None:
-                    tag = f"{place}/{name}" if place else name
-                    yield tag, int(row.get("step") or 0), float(row.get("time") or 0), number
+                    yield _tag(row.get("task"), _below(kind), name), int(step), time, number
 
 
 def machine_scalars(metrics: Metrics) -> Iterator[Scalar]:
     """Nodes and GPUs; their steps are the seconds since the first sample."""
-    begin = min(
-        (row["time"] for table in ("nodes", "gpus") for row in metrics.rows(table) if _timed(row)),
-        default=0.0,
-    )
-    for row in filter(_timed, metrics.rows("nodes")):
-        yield from _sampled(row, row.get("host") or f"node {row.get('node')}", _NODE, begin)
-    for row in filter(_timed, metrics.rows("gpus")):
-        host = row.get("host") or f"node {row.get('node')}"
-        yield from _sampled(row, f"{host}/gpu {row.get('gpu')}", _GPU, begin)
+    times = (real(row.get("time")) for table in ("nodes", "gpus") for row in metrics.rows(table))
+    begin = min((time for time in times if time is not None), default=0.0)
+    for row in metrics.rows("nodes"):
+        yield from _sampled(row, _host(row), _NODE, begin)
+    for row in metrics.rows("gpus"):
+        yield from _sampled(row, f"{_host(row)}/gpu {row.get('gpu')}", _GPU, begin)
 
 
 def _sampled(
     row: Mapping[str, Any], place: str, names: tuple[str, ...], begin: float
 ) -> Iterator[Scalar]:
+    time = real(row.get("time"))
+    if time is None or time - begin >= _MOST_STEPS:
+        return
     for name in names:
         if (number := _number(row.get(name))) is not None:
-            yield f"{place}/{name}", round(row["time"] - begin), float(row["time"]), number
+            yield _tag(row.get("task"), place, name), round(time - begin), time, number
 
 
-def _timed(row: Mapping[str, Any]) -> bool:
-    return _number(row.get("time")) is not None
+def _host(row: Mapping[str, Any]) -> str:
+    return str(row.get("host") or f"node {row.get('node')}")
+
+
+def _tag(*parts: object) -> str:
+    """Of a job array they begin with the task."""
+    return "/".join(str(part) for part in parts if part).encode("utf-8", "replace").decode()
 
 
 def _below(kind: str) -> str:
@@ -85,16 +94,20 @@ def _number(value: object) -> float | None:
     """A number, NaN too: TensorBoard marks it. Texts and truth values are left out."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _write(folder: Path, scalars: Iterable[Scalar]) -> int:
     """One file with all of them; how many there were. Older ones of ours go when it is complete."""
-    older, count = _ours(folder), 0
+    older, count = list[Path](), 0
     writer = None
     try:
         for scalar in scalars:
-            writer = writer or _writer(folder)
+            if writer is None:
+                older, writer = _opened(folder)
             writer.add_event(_event(*scalar))
             count += 1
     finally:
@@ -105,15 +118,16 @@ def _write(folder: Path, scalars: Iterable[Scalar]) -> int:
     return count
 
 
-def _writer(folder: Path) -> Any:
+def _opened(folder: Path) -> tuple[list[Path], Any]:
+    """What an older export left there, and a writer for the new one."""
+    module = import_module("tensorboard.summary.writer.event_file_writer")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        return _ours(folder), module.EventFileWriter(str(folder), filename_suffix=SUFFIX)
     except OSError as error:
         raise UsageError(
-            f"{folder} cannot be made: {error.strerror}.\nChoose another folder: --output DIR"
+            f"{folder} cannot be written: {error.strerror}.\nChoose another folder: --output DIR"
         ) from None
-    module = import_module("tensorboard.summary.writer.event_file_writer")
-    return module.EventFileWriter(str(folder), filename_suffix=SUFFIX)
 
 
 def _event(tag: str, step: int, wall: float, value: float) -> Any:

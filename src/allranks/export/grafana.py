@@ -12,12 +12,18 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _RUN = '{run=~"$run"}'
 
 
+_REPEATED = {"repeat": "run", "repeatDirection": "h", "maxPerRow": 2}
+"""Of a panel that comes once for each chosen run."""
+_WHO = "{{run}} {{task}}"
+"""How the series of a run are called, of a job array those of a task."""
+
+
 @dataclass(frozen=True)
 class Query:
     """One expression and how its series are called."""
 
     text: str
-    legend: str = "{{run}}"
+    legend: str = _WHO
 
 
 @dataclass(frozen=True)
@@ -32,66 +38,83 @@ class Panel:
     unit: str = "short"
     help: str = ""
     stacked: bool = False
+    """Its series add up, so there is one such panel for each run."""
     low: float | None = 0.0
     high: float | None = None
 
 
-def _of(name: str, legend: str = "{{run}}", more: str = "") -> Query:
+def _of(name: str, legend: str = "", more: str = "") -> Query:
     labels = f'{{run=~"$run"{more}}}'
-    return Query(f"allranks_{name}{labels}", legend)
+    return Query(f"allranks_{name}{labels}", f"{_WHO} {legend}".strip())
+
+
+def _mean(name: str, by: str, legend: str) -> Query:
+    """Over the tasks of a job array; of any other run the value itself."""
+    return Query(f"avg by (run, {by}) (allranks_{name}{_RUN})", f"{{{{run}}}} {legend}")
 
 
 _HOST, _RANK = "{{host}}", "rank {{rank}}"
 _GPU = "{{host}} gpu {{gpu}}"
 
 PANELS = (
-    Panel("Progress", [_of("progress_ratio")], 4, 4, "gauge", "percentunit", high=1),
-    Panel("Remaining", [_of("remaining_seconds")], 4, 4, "stat", "s"),
+    Panel("State", [Query(f"allranks_run_state{_RUN} == 1", f"{_WHO}: {{{{state}}}}")], 3, 4, "stat"),
+    Panel("Progress", [_of("progress_ratio")], 3, 4, "gauge", "percentunit", high=1),
+    Panel("Remaining", [_of("remaining_seconds")], 3, 4, "stat", "s"),
     Panel(
         "Time limit",
         [Query(f"allranks_deadline_timestamp_seconds{_RUN} - time()")],
-        4, 4, "stat", "s", "Until the job ends: it should be more than what remains.",
+        3, 4, "stat", "s", "Until the job ends: it should be more than what remains.",
     ),
-    Panel("MFU", [_of("mfu_ratio")], 4, 4, "stat", "percentunit"),
-    Panel("Goodput", [_of("goodput_ratio")], 4, 4, "gauge", "percentunit", high=1),
-    Panel("Attempts", [_of("attempts_total")], 4, 4, "stat"),
     Panel(
-        "Loss", [_of("metric", "{{run}} {{name}}", ',name=~".*loss.*"')], low=None,
+        "Since the last step",
+        [Query(f"time() - allranks_last_step_timestamp_seconds{_RUN}")],
+        3, 4, "stat", "s", "It grows while a run hangs, and after its end.",
     ),
+    Panel("MFU", [_of("mfu_ratio")], 3, 4, "stat", "percentunit"),
+    Panel("Goodput", [_of("goodput_ratio")], 3, 4, "gauge", "percentunit", high=1),
+    Panel("Attempts", [_of("attempts_total")], 3, 4, "stat"),
+    Panel("Loss", [_of("metric", "{{name}}", ',name=~".*loss.*"')], 8, low=None),
     Panel(
         "Throughput",
-        [_of("samples_per_second", "{{run}} samples/s"), _of("tokens_per_second", "{{run}} tokens/s")],
+        [_of("samples_per_second", "samples/s"), _of("tokens_per_second", "tokens/s")], 8,
+    ),
+    Panel("Learning rate", [_of("learning_rate", "{{name}}")], 8),
+    Panel(
+        "What a step's time goes to", [_mean("step_phase_seconds", "phase", "{{phase}}")], 24,
+        unit="s", stacked=True,
     ),
     Panel(
-        "What a step's time goes to", [_of("step_phase_seconds", "{{phase}}")], unit="s",
-        stacked=True,
-    ),
-    Panel("Learning rate", [_of("learning_rate", "{{run}} {{name}}")]),
-    Panel(
-        "GPU use by rank", [_of("gpu_use_ratio", _GPU)], 24, 9, "status-history", "percentunit",
-        "Share of the time in which a kernel ran, each GPU a row.", high=1,
+        "GPU use by rank",
+        [_of("gpu_use_ratio", _RANK, ',rank!=""'), _of("gpu_use_ratio", _GPU, ',rank=""')],
+        24, 9, "status-history", "percentunit",
+        "Share of the time in which a kernel ran, each rank a row; a GPU where no rank is known.",
+        high=1,
     ),
     Panel("GPU memory", [_of("gpu_memory_bytes", _GPU)], 8, unit="bytes"),
     Panel("GPU power", [_of("gpu_power_watts", _GPU)], 8, unit="watt"),
     Panel("GPU temperature", [_of("gpu_temperature_celsius", _GPU)], 8, unit="celsius", low=None),
     Panel(
         "Stragglers", [_of("rank_behind_ratio", _RANK)], 12, unit="percentunit", low=None,
-        help="By which share a rank's own work takes longer than the median rank's.",
+        help="By which share a rank's own work takes longer than the median of the others.",
     ),
     Panel(
         "Own work of each rank",
-        [Query(f"allranks_rank_data_seconds{_RUN} + allranks_rank_compute_seconds{_RUN}", _RANK)],
+        [
+            Query(
+                f"allranks_rank_data_seconds{_RUN} + allranks_rank_compute_seconds{_RUN}",
+                f"{_WHO} {_RANK}",
+            )
+        ],
         unit="s",
         help="Data and compute: all other ranks wait for the longest.",
     ),
     Panel(
-        "CPUs busy",
-        [_of("node_cpus_busy", _HOST), _of("node_cpus", "{{host}} may use")], 8,
+        "CPUs busy", [_of("node_cpus_busy", _HOST), _of("node_cpus", "{{host}} may use")], 6,
     ),
     Panel(
         "Memory",
         [_of("node_memory_bytes", _HOST), _of("node_memory_limit_bytes", "{{host}} limit")],
-        8, unit="bytes",
+        6, unit="bytes",
     ),
     Panel(
         "Network",
@@ -99,7 +122,7 @@ PANELS = (
             _of("node_network_receive_bytes_per_second", "{{host}} in"),
             _of("node_network_transmit_bytes_per_second", "{{host}} out"),
         ],
-        8, unit="Bps",
+        6, unit="Bps",
     ),
     Panel(
         "Disk",
@@ -107,14 +130,11 @@ PANELS = (
             _of("node_disk_read_bytes_per_second", "{{host}} read"),
             _of("node_disk_write_bytes_per_second", "{{host}} write"),
         ],
-        8, unit="Bps",
+        6, unit="Bps",
     ),
     Panel(
-        "Time of the attempts", [_of("attempt_seconds", "{{attempt}} {{outcome}}")], 8, unit="s",
+        "Time of the attempts", [_of("attempt_seconds", "{{attempt}} {{outcome}}")], 24, unit="s",
         stacked=True,
-    ),
-    Panel(
-        "State", [Query(f"allranks_run_state{_RUN} == 1", "{{run}}: {{state}}")], 8, kind="stat",
     ),
 )  # fmt: skip
 
@@ -190,6 +210,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         ],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
         "options": _options(panel),
+        **(_REPEATED if panel.stacked else {}),
     }
 
 

@@ -12,8 +12,9 @@ from allranks.export import readers as of
 from allranks.export.readers import Reader
 
 UNITS = ("seconds", "bytes", "ratio", "watts", "celsius")
-RUN_LABELS = ("run", "job_id")
-"""The labels that every series has; ``job_id`` on Slurm only. ``job`` is a word of Prometheus' own."""
+RUN_LABELS = ("run", "job_id", "task")
+"""The labels that every series has; ``job_id`` on Slurm only, ``task`` of job arrays only. ``job`` is a
+word of Prometheus' own."""
 RANK = ("rank", "host")
 NODE = ("node", "host")
 GPU = ("node", "host", "gpu", "rank")
@@ -53,6 +54,11 @@ _RUN = (
     _name("start_timestamp_seconds", "When the present attempt began.", of.start),
     _name("observed_timestamp_seconds", "When this was read.", of.of_run("time")),
     _name("last_update_timestamp_seconds", "The newest sample of any node.", of.last_update),
+    _name(
+        "last_step_timestamp_seconds",
+        "The newest line of training steps.",
+        of.of_run("progress.last_step_time"),
+    ),
     _name("step", "Optimizer steps done.", of.of_run("progress.step")),
     _name("total_steps", "Steps to be done.", of.of_run("progress.total_steps")),
     _name("saved_step", "The step of the newest checkpoint.", of.of_run("progress.saved_step")),
@@ -93,7 +99,7 @@ _RANKS = (
     ),
     _name(
         "rank_behind_ratio",
-        "By which share its own work takes longer than the median rank's.",
+        "By which share its own work takes longer than the median of the others.",
         of.of_ranks("behind"),
         *RANK,
     ),

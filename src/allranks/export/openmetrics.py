@@ -28,13 +28,14 @@ def classic_text(snapshots: Iterable[Snapshot]) -> str:
 
 
 def _labelled(snapshots: Iterable[Snapshot]) -> list[tuple[Labels, Snapshot]]:
-    """Each run once, with the labels that tell it apart; two of the same id by their folders."""
-    found: dict[str, tuple[Labels, Snapshot]] = {}
+    """Each run (and task) once, with the labels that tell it apart; two of the same id by their folders."""
+    found: dict[tuple[str, str], tuple[Labels, Snapshot]] = {}
     for snapshot in snapshots:
-        run = snapshot.status.run
-        known = found.get(run.id)
+        run, task = snapshot.status.run, snapshot.task
+        known = found.get((run.id, task))
         name = str(run.path) if known and known[1].status.run.path != run.path else run.id
-        found[name] = ({"run": name, "job_id": snapshot.status.job_id}, snapshot)
+        labels = {"run": name, "job_id": snapshot.status.job_id, "task": task}
+        found[name, task] = (labels, snapshot)
     return list(found.values())
 
 

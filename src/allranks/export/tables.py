@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from typing import TextIO
+from typing import Any, TextIO
 
 from allranks.runs.folder import Run
 from allranks.runs.metrics import Metrics
@@ -18,10 +18,17 @@ def write_csv(run: Run, table: str, file: TextIO) -> int:
     names = metrics.names(table)
     if not names:
         return 0
-    writer = csv.DictWriter(file, names, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(_cell, names))
     count = 0
     for row in metrics.rows(table):
-        writer.writerow(row)
+        writer.writerow(_cell(row.get(name)) for name in names)
         count += 1
     return count
+
+
+def _cell(value: Any) -> Any:
+    """Lists by their words; of a text what can be written."""
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from allranks.errors import UsageError
+from allranks.errors import SlurmError, UsageError
 from allranks.export.openmetrics import classic_text, exposition
 from allranks.monitor.model import Snapshot
 from allranks.monitor.snapshot import take
@@ -15,9 +15,12 @@ from allranks.runs.files import write_text
 from allranks.runs.folder import Run
 from allranks.schedulers.status import RunStatus, run_statuses
 from allranks.slurm.states import State
+from allranks.wording import span
 
-PATIENCE = 5
-"""How often Slurm is asked for a job that it does not know before the run counts as over."""
+PATIENCE = 600.0
+"""Seconds for which Slurm may say nothing of the jobs before this ends."""
+ANSWER = 10.0
+"""Seconds that a look waits for Slurm."""
 
 
 def text_of(snapshots: Sequence[Snapshot], openmetrics: bool = False) -> str:
@@ -26,21 +29,40 @@ def text_of(snapshots: Sequence[Snapshot], openmetrics: bool = False) -> str:
 
 
 def looks(
-    runs: Sequence[Run], every: float | None = None, sleep: Callable[[float], None] = time.sleep
+    runs: Sequence[Run],
+    every: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[list[Snapshot]]:
-    """The runs as they are now; with ``every`` again after so many seconds, until all have ended."""
+    """The runs as they are now, of job arrays every task; with ``every`` again after so many seconds.
+
+    It goes on until all have ended; SlurmError when of the others nothing has been known for long.
+    """
     sources = [Source(run) for run in runs]
-    unknown = 0
+    known = clock()
     while True:
         for source in sources:
             source.refresh()
-        statuses = run_statuses([Run.open(run.path) for run in runs])
-        yield [take(source, status) for source, status in zip(sources, statuses, strict=True)]
+        statuses = run_statuses([Run.open(run.path) for run in runs], ANSWER)
+        found = zip(sources, statuses, strict=True)
+        yield [take(each, status) for source, status in found for each in source.each()]
         lives = [status for status in statuses if not _over(status)]
-        unknown = unknown + 1 if all(one.state is State.UNKNOWN for one in lives) else 0
-        if every is None or not lives or unknown >= PATIENCE:
+        if every is None or not lives:
             return
+        if any(one.state is not State.UNKNOWN for one in lives):
+            known = clock()
+        elif clock() - known >= PATIENCE:
+            raise _silence(lives)
         sleep(every)
+
+
+def _silence(lives: Sequence[RunStatus]) -> SlurmError:
+    names = ", ".join(one.run.id for one in lives)
+    why = next((one.why for one in lives if one.why), "")
+    return SlurmError(
+        f"For {span(PATIENCE)} nothing has been known of {names}{f': {why}' if why else '.'}\n"
+        "The numbers are those of the last look. Start it again when Slurm answers."
+    )
 
 
 def write_textfile(path: Path, text: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from allranks.monitor.numbers import ABSENT, number
+from allranks.monitor.numbers import ABSENT, finite
+from allranks.monitor.series import Curve
 
 _WHOLE = ("step", "epoch")
 HEAD = ("time", "step", "epoch")
@@ -18,6 +19,8 @@ class Columns:
 
     def __init__(self) -> None:
         self._columns: dict[str, array[float]] = {}
+        self._last: dict[str, float] = {}
+        self._curves: dict[str, tuple[Curve, int]] = {}
         self._length = 0
 
     @property
@@ -45,8 +48,15 @@ class Columns:
 
     def last(self, name: str) -> float | None:
         """The latest value that is one."""
-        column = self._columns.get(name, ())
-        return next((each for each in reversed(column) if each == each), None)
+        return self._last.get(name)
+
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """(step, value) of the training under way, thinned; only what was added is looked at."""
+        curve, done = self._curves.get(name) or (Curve(), 0)
+        if name in self:
+            curve.add(self.part("step", done), self.part(name, done))
+            self._curves[name] = curve, self._length
+        return curve.points()
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append lines."""
@@ -60,18 +70,20 @@ class Columns:
                     continue
                 self._columns[name] = array("d", [ABSENT]) * self._length
             self._columns[name].extend(values)
+            if (
+                last := next((each for each in reversed(values) if each == each), None)
+            ) is not None:
+                self._last[name] = last
         self._length += len(rows)
         for column in self._columns.values():
             column.extend([ABSENT] * (self._length - len(column)))
 
     def clear(self) -> None:
         """Forget everything, for a file that is read from its beginning again."""
-        self._columns.clear()
+        for known in (self._columns, self._last, self._curves):
+            known.clear()
         self._length = 0
 
 
-def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> Iterable[float]:
-    try:
-        return array("d", [row[name] for row in rows])
-    except (KeyError, TypeError, OverflowError):
-        return array("d", [number(row.get(name)) for row in rows])
+def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> array[float]:
+    return finite("d", [row.get(name) for row in rows])

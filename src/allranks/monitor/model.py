@@ -70,7 +70,7 @@ class RankNow:
     communication_seconds: float | None = None
     """Waiting for the other ranks and for the network."""
     behind: float | None = None
-    """By which share its own work takes longer than the median rank's: 0.3 is 30 %."""
+    """By which share its own work takes longer than the median of the others: 0.3 is 30 %."""
     straggler: bool = False
     """Whether the others wait for it."""
     failed: bool = False
@@ -85,10 +85,14 @@ class Progress:
     epoch: int | None = None
     epochs: int | None = None
     eta_seconds: float | None = None
-    """Until the last step at the present pace."""
+    """Until the last step at the present pace; None when it has stopped moving."""
     saved_step: int | None = None
     deadline: float | None = None
     """When the job ends, in seconds since 1970."""
+    last_step_time: float | None = None
+    """When the newest line of training steps was written."""
+    stalled_seconds: float | None = None
+    """For how long nothing has been heard of the training; None while that is not unusual."""
 
     @property
     def share(self) -> float | None:
@@ -100,10 +104,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Remark:
-    """What lint, check or the run itself has to say: a finding without its source text."""
+    """What lint or the run itself has to say: a finding without its source text."""
 
     source: str
-    """"lint", "check", "run"."""
+    """"lint" or "run"."""
     severity: str
     """"error", "warning" or "note"."""
     title: str
@@ -137,3 +141,7 @@ class Snapshot:
     """The last lines that its ranks wrote."""
     time: float = 0.0
     """When this was taken."""
+    task: str = ""
+    """Which task of a job array it is; all else is of this task. Empty when it is none."""
+    failed_tasks: Sequence[str] = ()
+    """The tasks of the array that ended badly and do not go on."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Sequence
+from typing import Any
 
 ABSENT = float("nan")
 
@@ -15,6 +18,17 @@ def number(value: object) -> float:
         return float(value) if math.isfinite(value) else ABSENT
     except OverflowError:
         return ABSENT
+
+
+def finite(kind: str, values: Sequence[Any]) -> array[float]:
+    """Values as an array of ``f`` or ``d``, NaN where there is no finite number."""
+    try:
+        made = array(kind, values)
+        if all(map(math.isfinite, made)):
+            return made
+    except (TypeError, OverflowError):
+        pass
+    return array(kind, [number(each) for each in values])
 
 
 def real(value: object) -> float | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from allranks.errors import UsageError
 from allranks.monitor.model import Progress
 from allranks.monitor.numbers import whole
 from allranks.monitor.source import AttemptSource, Source
-from allranks.runs.files import integer, read_json
+from allranks.runs.files import integer, read_bytes, read_json
 from allranks.runs.progress import Progress as Written
 from allranks.schedulers.status import RunStatus
 from allranks.slurm.states import State
@@ -18,16 +20,24 @@ from allranks.units import parse_time
 _RECENT = 20
 """The pace is that of so many windows."""
 _WAITING = (State.PENDING, State.REQUEUED)
+_STILL = (*_WAITING, State.SUSPENDED)
+"""States in which nobody expects a step."""
+_MISSED, _SILENT = 10, 60.0
+"""A training has stopped moving when it missed so many of its lines, and for so many seconds."""
+
+_Line = tuple[float, int]
 
 
-def progress(source: Source, status: RunStatus) -> Progress:
+def progress(source: Source, status: RunStatus, now: float) -> Progress:
     """From what rank 0 wrote down last: progress.json or the newest line of metrics, whichever is newer."""
     last = source.last
     written = last.attempt.progress if last else None
     step, epoch = _position(source, written)
     total = written.total_steps if written else None
     over = status.state.ended
-    pace = None if over else _pace(source, last, written)
+    lines = _recent_lines(source, last, written)
+    stalled = None if over or status.state in _STILL else _stalled(source, lines, now)
+    pace = None if over or stalled else _pace(lines, written)
     left = None if step is None or total is None else max(total - step, 0)
     return Progress(
         step=step,
@@ -37,6 +47,8 @@ def progress(source: Source, status: RunStatus) -> Progress:
         eta_seconds=left / pace if left is not None and pace else None,
         saved_step=_saved(source, written),
         deadline=None if over or status.state in _WAITING else _deadline(source, last, status),
+        last_step_time=source.train.last("time"),
+        stalled_seconds=stalled,
     )
 
 
@@ -55,15 +67,31 @@ def _position(source: Source, written: Written | None) -> tuple[int | None, int 
     return step, epoch
 
 
-def _pace(source: Source, last: AttemptSource | None, written: Written | None) -> float | None:
-    """Steps a second over the last windows of this attempt; else over all that it tells."""
+def _recent_lines(
+    source: Source, last: AttemptSource | None, written: Written | None
+) -> list[_Line]:
+    """(time, step) of the last windows of this attempt."""
     began = (written.began if written else None) or _seconds(last.attempt.start if last else None)
     times, steps = (source.train.part(name, -_RECENT) for name in ("time", "step"))
-    lines = [
+    return [
         (time, step)
         for time, step in zip(times, steps, strict=True)
         if time is not None and step is not None and time >= (began or 0)
     ]
+
+
+def _stalled(source: Source, lines: list[_Line], now: float) -> float | None:
+    """Seconds since the last sign of the training, when that is much longer than usual."""
+    gaps = [after - before for (before, _), (after, _) in pairwise(lines)]
+    if not gaps:
+        return None
+    heard = max(each.last("time") or 0.0 for each in (source.train, source.val, source.epoch))
+    silent = now - heard
+    return silent if silent > max(_MISSED * median(gaps), _SILENT) else None
+
+
+def _pace(lines: list[_Line], written: Written | None) -> float | None:
+    """Steps a second over the last windows of this attempt; else over all that it tells."""
     if len(lines) > 1:
         (first, a), (final, b) = lines[0], lines[-1]
         if final > first and b > a:
@@ -95,7 +123,7 @@ def _deadline(source: Source, last: AttemptSource | None, status: RunStatus) -> 
 
 def _variable(path: Path, name: str) -> float | None:
     try:
-        lines = path.read_text("utf-8", "replace").splitlines()
+        lines = read_bytes(path).decode("utf-8", "replace").splitlines()
     except OSError:
         return None
     value = next((each.partition("=")[2] for each in lines if each.startswith(f"{name}=")), "")

@@ -14,18 +14,23 @@ def phases(source: Source, last: int | None = None) -> dict[str, float]:
 
     Every step counts the same, whatever the length of its window. Empty where nothing was measured.
     """
-    begin = -last if last else 0
-    weights = _weights(source)[begin:]
+    begin = max(len(source.train) - last, 0) if last else 0
+    weights = _weights(source, begin)
     found = {name: source.train.part(f"{name}_seconds", begin) for name in PHASES}
     means = {name: _mean(values, weights) for name, values in found.items()}
     return {name: value for name, value in means.items() if value is not None}
 
 
-def phases_over_time(source: Source, most: int = 200) -> tuple[list[float], dict[str, list[float]]]:
-    """The steps at which groups of windows end, and for each phase its mean in every group."""
+def phases_over_time(
+    source: Source, most: int = 200, begin: int = 0
+) -> tuple[list[float], dict[str, list[float]]]:
+    """The steps at which groups of windows end, and for each phase its mean in every group.
+
+    Of the windows from ``begin`` on: a script that trains several times begins each at step 0.
+    """
     names = [name for name in PHASES if f"{name}_seconds" in source.train]
-    columns = {name: source.train[f"{name}_seconds"] for name in names}
-    steps, weights = source.train["step"], _weights(source)
+    columns = {name: source.train.part(f"{name}_seconds", begin) for name in names}
+    steps, weights = source.train.part("step", begin), _weights(source, begin)
     known = [
         place
         for place, step in enumerate(steps)
@@ -42,13 +47,12 @@ def phases_over_time(source: Source, most: int = 200) -> tuple[list[float], dict
     return [float(steps[group[-1]]) for group in groups], series
 
 
-def _weights(source: Source) -> list[int]:
-    """Steps in each window; one that does not follow the line before it (another fit) counts once."""
-    steps = [step or 0 for step in source.train["step"]]
-    return [
-        max(step - before, 1) if step > before else 1
-        for before, step in zip([0, *steps], steps, strict=False)
-    ]
+def _weights(source: Source, begin: int) -> list[int]:
+    """Steps in each window from there on; one that does not follow the line before it (another fit)
+    counts once.
+    """
+    steps = [step or 0 for step in source.train.part("step", max(begin - 1, 0))]
+    return [max(step - before, 1) for before, step in pairwise(steps if begin else [0, *steps])]
 
 
 def _mean(values: list[Any], weights: list[int]) -> float | None:

@@ -21,6 +21,8 @@ def plain(snapshot: Snapshot) -> dict[str, Any]:
     values = snapshot.values
     content = {
         "time": snapshot.time,
+        "task": snapshot.task or None,
+        "failed_tasks": snapshot.failed_tasks,
         "status": status_record(snapshot.status),
         "progress": {**asdict(snapshot.progress), "share": snapshot.progress.share},
         "values": values,

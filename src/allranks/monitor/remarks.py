@@ -43,9 +43,15 @@ def _lint(run: Run) -> Iterator[Remark]:
 
 
 def _failures(run: Run) -> Iterator[Remark]:
+    """Of a job array those of each task."""
+    last = {attempt.array_task: attempt for attempt in run.attempts}
+    for attempt in last.values():
+        yield from _failure_of(run, attempt)
+
+
+def _failure_of(run: Run, last: Attempt) -> Iterator[Remark]:
     """The first failure of the last attempt; else the sentence with which it ended badly."""
-    last = run.last_attempt
-    if last is None or last.outcome == "finished":
+    if last.outcome == "finished":
         return
     failure = last.first_failure()
     if failure is not None:
@@ -54,7 +60,7 @@ def _failures(run: Run) -> Iterator[Remark]:
         yield Remark(
             source="run",
             severity="warning" if last.followed else "error",
-            title=f"Attempt {last.number}: {last.outcome or 'ended'}",
+            title=f"{_task(last)}Attempt {last.number}: {last.outcome or 'ended'}",
             message=last.reason,
         )
 
@@ -66,7 +72,11 @@ def _failure(run: Run, attempt: Attempt, failure: Failure) -> Remark:
     return Remark(
         source="run",
         severity="error",
-        title=f"Rank {failure.rank} failed first{where}, {how}",
+        title=f"{_task(attempt)}Rank {failure.rank} failed first{where}, {how}",
         message=lines[-1].strip() if lines else "It left no traceback.",
         help=f"allranks logs --errors --attempt {attempt.number} {run.id}",
     )
+
+
+def _task(attempt: Attempt) -> str:
+    return f"Task {attempt.array_task}: " if attempt.array_task else ""

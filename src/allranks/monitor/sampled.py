@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from allranks.monitor.numbers import ABSENT, number
+from allranks.monitor.numbers import ABSENT, finite, number
 from allranks.runs.jsonl_tail import JsonlTail
 from allranks.runs.metrics import RANK_LISTS
 from allranks.runs.node_samples import NodeSource
@@ -62,7 +62,7 @@ def rank_samples(row: Mapping[str, Any]) -> array[float]:
     size = max((len(each) for each in lists if isinstance(each, list)), default=0)
     values = array("f")
     for each in lists:
-        found = _floats(each) if isinstance(each, list) else array("f")
+        found = finite("f", each) if isinstance(each, list) else array("f")
         values.extend(found)
         values.extend([ABSENT] * (size - len(found)))
     return values
@@ -75,10 +75,3 @@ def node_samples(source: NodeSource, local_rank: int, row: Mapping[str, Any]) ->
         values.append(number(gpu))
         values.extend(number(about.get(name)) for name in GPU_VALUES)
     return values
-
-
-def _floats(values: list[Any]) -> array[float]:
-    try:
-        return array("f", values)
-    except (TypeError, OverflowError):
-        return array("f", [number(each) for each in values])

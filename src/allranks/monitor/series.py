@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+_POINTS = 200
+_Point = tuple[float, float]
+
 
 def thin(
     xs: Sequence[float | None], ys: Sequence[float | None], most: int = 600
@@ -32,6 +35,51 @@ def _extremes(points: list[tuple[float, float]], stretches: int) -> Iterable[tup
         low = begin + values.index(min(values))
         high = begin + values.index(max(values))
         yield from (points[each] for each in sorted({low, high}))
+
+
+class Curve:
+    """A curve that grows, kept thin: of each stretch its lowest and its highest point.
+
+    Stretches are of equally many points; when there are too many, two become one. So every point is
+    looked at once, however long the curve gets.
+    """
+
+    def __init__(self, most: int = _POINTS) -> None:
+        self._most = most
+        self._last: float | None = None
+        self._begin_anew()
+
+    def add(self, xs: Sequence[float | None], ys: Sequence[float | None]) -> None:
+        """Go on with these points; at an x below the last one it is another curve that begins."""
+        for x, y in zip(xs, ys, strict=True):
+            if x is not None and self._last is not None and x < self._last:
+                self._begin_anew()
+            self._last = self._last if x is None else x
+            if x is not None and y is not None and math.isfinite(y):
+                self._open.append((float(x), float(y)))
+                self._close()
+
+    def points(self) -> list[_Point]:
+        """At most so many, the first and the last among them."""
+        found = [point for stretch in [*self._stretches, self._open] for point in stretch]
+        xs, ys = thin([x for x, _ in found], [y for _, y in found], self._most)
+        return list(zip(xs, ys, strict=True))
+
+    def _begin_anew(self) -> None:
+        self._stretches: list[list[_Point]] = []
+        self._open: list[_Point] = []
+        self._length = 1
+
+    def _close(self) -> None:
+        if len(self._open) < self._length:
+            return
+        self._stretches.append(list(_extremes(self._open, 1)))
+        self._open = []
+        if len(self._stretches) > 2 * self._most:
+            head, *rest = self._stretches  # the first point stays
+            pairs = zip(rest[::2], rest[1::2], strict=True)
+            self._stretches = [head, *(list(_extremes(a + b, 1)) for a, b in pairs)]
+            self._length *= 2
 
 
 def smooth(ys: Sequence[float], weight: float) -> list[float]:

@@ -5,6 +5,7 @@ Nothing is written, so runs of others can be watched. Every file may be absent, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,8 +14,10 @@ from typing import Any
 
 from allranks.errors import RunNotFoundError
 from allranks.monitor.columns import Columns
+from allranks.monitor.lives import Lives
 from allranks.monitor.sampled import MOST, Sampled, node_samples, rank_samples
-from allranks.runs.attempts import Attempt, Rank, attempt_numbers
+from allranks.runs.attempts import Attempt, Rank
+from allranks.runs.files import is_there
 from allranks.runs.folder import RESUBMITTED, Run
 from allranks.runs.jsonl_tail import JsonlTail
 from allranks.runs.node_samples import NodeSource, find_nodes
@@ -22,7 +25,11 @@ from allranks.runs.node_samples import NodeSource, find_nodes
 _AT_ONCE = 20_000
 _MANY_NODES = 8
 """With more of them, fewer samples of each make a heat map."""
+_COARSE = 2.0
+"""Seconds; a second change within them may leave the same time on a file or folder."""
 _SIGNS = ("attempt.json", "end.json", "progress.json", "ranks", "failures", "nodes", "interrupted")
+
+Stamp = tuple[int, int, int]
 
 __all__ = ["AttemptSource", "Columns", "NodeSource", "Source"]
 
@@ -39,22 +46,33 @@ class AttemptSource:
         self.attempt = Attempt.open(path)
         self.ranks: list[Rank] = []
         self.settled = False
-        """Another attempt follows it, and it was read since: nothing will be added."""
-        self._stamps: dict[str, int] = {}
+        """Another attempt follows it, and its end was read: nothing will be added."""
+        self._stamps: dict[str, Stamp] = {}
+        self._noticed: dict[str, float] = {}
         self._windows = Sampled(self.steps, rank_samples)
         self._samples: dict[tuple[int, int], Sampled] = {}
 
     def refresh(self) -> bool:
         """Look at what was added; True when anything changed."""
-        stamps = {name: _changed(self.path / name) for name in _SIGNS}
-        before, self._stamps = self._stamps, stamps
-        if stamps != before:
+        stamps = {name: _stamp(self.path / name) for name in _SIGNS}
+        new = [name for name in _SIGNS if stamps[name] != self._stamps.get(name)]
+        self._stamps = stamps
+        changed = self._read_small_files(new) or bool(new)
+        grown = [node.refresh() for node in self.nodes.values()]
+        return self.steps.refresh() or any(grown) or changed
+
+    def _read_small_files(self, new: list[str]) -> bool:
+        """Those that changed just now, and for a while after; whether they say something else."""
+        now = time.monotonic()
+        self._noticed.update(dict.fromkeys(new, now))
+        recent = {name for name, when in self._noticed.items() if now - when <= _COARSE}
+        before = self.attempt, self.ranks
+        if recent:
             self.attempt = Attempt.open(self.path)
             find_nodes(self.path, self.nodes)
-        if stamps["ranks"] != before.get("ranks"):  # hundreds of files, so not every time
+        if "ranks" in recent:  # hundreds of files, so not every time
             self.ranks = self.attempt.ranks()
-        changed = [node.refresh() for node in self.nodes.values()]
-        return self.steps.refresh() or any(changed) or stamps != before
+        return before != (self.attempt, self.ranks)
 
     def windows(self) -> Sampled:
         """Windows of steps, evenly spaced over the attempt."""
@@ -76,22 +94,25 @@ class AttemptSource:
 class Source:
     """A run as its last refresh found it; for one thread at a time.
 
-    Of a job array it follows one task: the one that began last, or the one asked for.
+    Of a job array it follows one task: the one asked for, else the one that began last of those that
+    still run, or of all when none does.
     """
 
-    def __init__(self, run: Run, task: str | None = None) -> None:
+    def __init__(self, run: Run, task: str | None = None, lives: Lives | None = None) -> None:
         self.run = run
         self.task = task
+        self.lives = lives or Lives(run.path)
+        """The attempts of all tasks."""
         self.train, self.val, self.epoch, self.test = (Columns() for _ in range(4))
         self.attempts: dict[int, AttemptSource] = {}
-        self.nonfinite: list[str] = []
-        """Metrics that were NaN or infinite in the last line of training steps."""
+        self.nonfinite: dict[str, list[str]] = {}
+        """Metrics that were NaN or infinite in the last line of each kind."""
         self._metrics: JsonlTail | None = None
         self._place: tuple[int, int] = (0, 0)
-        self._lives: dict[int, Attempt] = {}
-        self._known: set[int] = set()
+        self._owns_lives = lives is None
+        self._beside: dict[str, Source] = {}
         self._is_array = False
-        self._stamps: tuple[int, ...] = ()
+        self._stamps: tuple[Stamp, ...] = ()
 
     def refresh(self) -> bool:
         """Look at what was added; True when anything changed."""
@@ -102,31 +123,31 @@ class Source:
     @property
     def tasks(self) -> list[str]:
         """The tasks of a job array that have begun; empty when it is none."""
-        return list(dict.fromkeys(each.array_task for each in self.lives() if each.array_task))
+        return list(self.lives.last())
+
+    def each(self) -> list[Source]:
+        """Of a job array a source for each task that has begun, up to date; else this one alone."""
+        for task in self.tasks:
+            if task != self.task and task not in self._beside:
+                self._beside[task] = Source(self.run, task, self.lives)
+        for source in self._beside.values():
+            source.refresh()
+        return [self._beside.get(task, self) for task in self.tasks] or [self]
 
     @property
     def last(self) -> AttemptSource | None:
         """The present attempt, or the one that ended last."""
         return self.attempts[max(self.attempts)] if self.attempts else None
 
-    def lives(self) -> list[Attempt]:
-        """Every attempt of the run, of all tasks; those that ended are read once."""
-        numbers = attempt_numbers(self.run.path / "attempts")
-        for number in numbers:
-            known = self._lives.get(number)
-            if known is None or known.end is None or number == numbers[-1]:
-                self._lives[number] = Attempt.open(self.run.path / "attempts" / str(number))
-        return [self._lives[number] for number in numbers]
-
     @property
     def folder(self) -> Path:
         """Where metrics lie: the run folder; of an array that of the task."""
         own = self.run.path / "tasks" / self.task if self.task else None
-        return own if own is not None and own.is_dir() else self.run.path
+        return own if own is not None and is_there(own) else self.run.path
 
     def _refresh_run(self) -> bool:
         """A run that goes on in another job has its number in these files."""
-        stamps = tuple(_changed(self.run.path / name) for name in ("run.json", RESUBMITTED))
+        stamps = tuple(_stamp(self.run.path / name) for name in ("run.json", RESUBMITTED))
         before, self._stamps = self._stamps, stamps
         if stamps != before:
             with suppress(RunNotFoundError):  # it was removed while it was watched
@@ -135,22 +156,20 @@ class Source:
         return stamps != before
 
     def _find_attempts(self) -> bool:
-        folder = self.run.path / "attempts"
-        numbers = [each for each in attempt_numbers(folder) if each not in self._known]
-        new = [AttemptSource(folder / str(number)) for number in numbers]
-        if self._is_array:  # which task it is, is not known before this file is there
-            new = [each for each in new if (each.path / "attempt.json").is_file()]
-        self._known.update(each.number for each in new)
-        if self.task is None and new:
-            self.task = new[-1].attempt.array_task
-        mine = [each for each in new if each.attempt.array_task == (self.task or "")]
-        self.attempts.update({each.number: each for each in mine})
-        return bool(mine)
+        if self._owns_lives:
+            self.lives.refresh()
+        self.task = self.task or self.lives.newest_task() or None
+        if self._is_array and self.task is None:
+            return False  # whose an attempt is, is not known before its file is there
+        new = [each for each in self.lives.numbers(self.task or "") if each not in self.attempts]
+        for number in new:
+            self.attempts[number] = AttemptSource(self.run.path / "attempts" / str(number))
+        return bool(new)
 
     def _refresh_attempt(self, each: AttemptSource) -> bool:
         if each.settled:
             return False
-        each.settled = each.number != max(self.attempts)
+        each.settled = each.number != max(self.attempts) and bool(each.attempt.outcome)
         return each.refresh()
 
     def _refresh_metrics(self) -> bool:
@@ -162,6 +181,7 @@ class Source:
         generation, done = self._place
         if generation != self._metrics.generation:
             done = 0
+            self.nonfinite.clear()
             for columns in (self.train, self.val, self.epoch, self.test):
                 columns.clear()
         while done < len(self._metrics):
@@ -176,13 +196,14 @@ class Source:
         for kind, columns in kinds.items():
             mine = [row for row in rows if row.get("kind") == kind]
             columns.add(mine)
-            if mine and kind == "train":
+            if mine:
                 bad = mine[-1].get("nonfinite")
-                self.nonfinite = [str(each) for each in bad] if isinstance(bad, list) else []
+                self.nonfinite[kind] = list(map(str, bad)) if isinstance(bad, list) else []
 
 
-def _changed(path: Path) -> int:
+def _stamp(path: Path) -> Stamp:
     try:
-        return path.stat().st_mtime_ns
+        about = path.stat()
     except OSError:
-        return 0
+        return 0, 0, 0
+    return about.st_mtime_ns, about.st_size, about.st_ino

@@ -1,20 +1,20 @@
 """Ranks that the others wait for.
 
 A step ends for all ranks at the same time, so a slow rank shows in its own work: loading data and
-computing take it longer than the median rank, while the others wait for it in communication.
+computing take it longer than the median of the others, who wait for it in communication.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from allranks.monitor.numbers import real
 
 BEHIND = 0.2
-"""A straggler's own work takes longer than the median rank's by more than this share …"""
+"""A straggler's own work takes longer than the median of the others by more than this share …"""
 LEAST_SECONDS = 0.001
 """… and by more than this: steps of a millisecond are uneven by nature …"""
 WINDOWS = 5
@@ -35,29 +35,44 @@ def own_work(window: Mapping[str, Any]) -> list[float | None]:
 
 
 def behind(window: Mapping[str, Any]) -> list[float | None]:
-    """By which share each rank is slower than the median one in a window; 0.3 is 30 %."""
+    """By which share each rank is slower than the median of the others in a window; 0.3 is 30 %."""
     work = own_work(window)
-    middle = _median(work)
-    return [None if each is None or not middle else each / middle - 1 for each in work]
+    return [
+        None if mine is None or not usual else mine / usual - 1
+        for mine, usual in zip(work, _others(work), strict=True)
+    ]
+
+
+def late(work: Sequence[float | None]) -> list[int]:
+    """The ranks that the others wait for in one window, by their own work."""
+    return [
+        rank
+        for rank, (mine, usual) in enumerate(zip(work, _others(work), strict=True))
+        if mine is not None and usual and mine > usual + max(BEHIND * usual, LEAST_SECONDS)
+    ]
 
 
 def stragglers(windows: Sequence[Mapping[str, Any]]) -> list[int]:
     """The ranks that stayed behind in at least 3 of the last 5 windows; in all when there are fewer."""
     recent = [own_work(window) for window in windows[-WINDOWS:]]
     needed = min(_OFTEN, len(recent))
-    counts = Counter(rank for work in recent for rank in _late(work))
+    counts = Counter(rank for work in recent for rank in late(work))
     return sorted(rank for rank, count in counts.items() if count >= needed)
 
 
-def _late(work: list[float | None]) -> list[int]:
-    middle = _median(work)
-    if not middle:
-        return []
-    limit = middle + max(BEHIND * middle, LEAST_SECONDS)
-    return [rank for rank, each in enumerate(work) if each is not None and each > limit]
+def _others(work: Sequence[float | None]) -> list[float | None]:
+    """For each rank the median of all others: of two ranks, the other one. None for a rank alone.
+
+    The median of all would be half the rank's own where there are two.
+    """
+    known = sorted(each for each in work if each is not None)
+    return [None if each is None else _median_without(known, each) for each in work]
 
 
-def _median(work: list[float | None]) -> float | None:
-    """Of those that are known; a rank alone has nobody to be compared with."""
-    known = [each for each in work if each is not None]
-    return median(known) if len(known) > 1 else None
+def _median_without(known: list[float], mine: float) -> float | None:
+    """Of sorted values, with one that is as large as mine left out."""
+    rest, place = len(known) - 1, bisect_left(known, mine)
+    if not rest:
+        return None
+    low, high = (rest - 1) // 2, rest // 2
+    return (known[low + (low >= place)] + known[high + (high >= place)]) / 2

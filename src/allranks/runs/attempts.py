@@ -11,7 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from allranks.runs.files import integer, now, parse_stamp, read_json, strings, write_json
+from allranks.runs.files import (
+    integer,
+    now,
+    parse_stamp,
+    read_bytes,
+    read_json,
+    strings,
+    write_json,
+)
 from allranks.runs.progress import INTERRUPTED, Progress
 
 FOLLOWED = ("restart", "requeue", "resubmit", "requeued")
@@ -144,9 +152,10 @@ class Attempt:
 def interrupted(attempt: Path) -> str:
     """The sentence that the ranks left behind when they went on purpose, else nothing."""
     try:
-        return (attempt / INTERRUPTED).read_text("utf-8", "replace").strip() or "it was asked to"
+        text = read_bytes(attempt / INTERRUPTED).decode("utf-8", "replace")
     except OSError:
         return ""
+    return text.strip() or "it was asked to"
 
 
 def _outcome(path: Path, code: int | None) -> str:
@@ -175,7 +184,7 @@ def make_attempt(folder: Path, about: dict[str, Any]) -> Attempt:
 def attempt_numbers(folder: Path) -> list[int]:
     """The numbers of the attempts in ``attempts/``, in order."""
     try:
-        return sorted(int(child.name) for child in folder.iterdir() if child.name.isdigit())
+        return sorted(int(child.name) for child in folder.iterdir() if child.name.isdecimal())
     except OSError:
         return []
 

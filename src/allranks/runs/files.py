@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -35,11 +37,39 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is such a file or folder; what others keep to themselves is not there."""
+    try:
+        path.stat()
+    except ValueError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.ESTALE):  # a file system that is away tells nothing
+            raise
+        return False
+    return True
+
+
+def open_file(path: Path) -> int:
+    """Open for reading. What is no regular file is refused: a pipe would be waited for for ever."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "It is no regular file", str(path))
+    return handle
+
+
+def read_bytes(path: Path) -> bytes:
+    """All of a regular file; OSError otherwise."""
+    with open(open_file(path), "rb") as file:
+        return file.read()
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in the file; empty when it is missing, half-written or something else."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        content = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

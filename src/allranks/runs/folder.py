@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs.attempts import Attempt, attempt_numbers, make_attempt
-from allranks.runs.files import now, parse_stamp, read_json, strings, write_json
+from allranks.runs.files import (
+    is_there,
+    now,
+    parse_stamp,
+    read_bytes,
+    read_json,
+    strings,
+    write_json,
+)
 from allranks.runs.registry import register
 
 if TYPE_CHECKING:
@@ -157,7 +165,8 @@ class Run:
 def _read_folder(path: str | Path) -> dict[str, Any]:
     """The fields of a run, as its folder tells them."""
     folder = Path(path).absolute()
-    if not any((folder / sign).exists() for sign in _SIGNS):
+    if not any(is_there(folder / sign) for sign in _SIGNS):
+        check_readable(folder)
         raise RunNotFoundError(
             f"{folder} is not a run folder: it has no run.json.\nList the runs: allranks ps"
         )
@@ -175,17 +184,30 @@ def _read_folder(path: str | Path) -> dict[str, Any]:
     }
 
 
+def check_readable(folder: Path) -> None:
+    """RunNotFoundError when the folder is somebody's who keeps it to himself."""
+    try:
+        (folder / "run.json").stat()
+    except PermissionError:
+        raise RunNotFoundError(
+            f"{folder} cannot be read: Permission denied.\n"
+            "Ask its owner for the right to read it, or list your own runs: allranks ps"
+        ) from None
+    except OSError:
+        return
+
+
 def known_jobs(folder: Path, about: Mapping[str, Any]) -> list[str]:
     """The Slurm jobs of a run: those submitted by the command, then those by its own job scripts.
 
     A script adds a line to a file of its own, since it may run while the command writes ``run.json``.
     """
     try:
-        lines = (folder / RESUBMITTED).read_text().split()
+        lines = read_bytes(folder / RESUBMITTED).decode("utf-8", "replace").split()
     except OSError:
         lines = []
     known = strings(about.get("job_ids"))
-    own = [job for job in lines if job.isdigit()]
+    own = [job for job in lines if job.isdecimal()]
     return sorted(dict.fromkeys([*known, *own]), key=int) if own else known
 
 

@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from allranks.errors import RunNotFoundError
-from allranks.runs.files import read_json
-from allranks.runs.folder import Run, known_jobs, safe_name, split_id
+from allranks.errors import RunNotFoundError, UsageError
+from allranks.runs.files import is_there, read_json
+from allranks.runs.folder import Run, check_readable, known_jobs, safe_name, split_id
 from allranks.runs.registry import read_index
 
+_TASK = re.compile(r"^\d+_(\d+)$")
 _JOB_ID = re.compile(r"^(\d+)(?:[_+]\d+)?(?:\.\w+)?$")
 
 
@@ -55,6 +56,22 @@ def find_run(reference: str, root: Path | None = None) -> Run:
     return _by_name(reference, entries)
 
 
+def find_task(reference: str, task: str | None = None) -> tuple[Run, str | None]:
+    """The run that is meant, and which task of its job array: ``task``, or ``3`` of ``4711_3``."""
+    run = find_run(reference)
+    named = _TASK.match(reference)
+    wanted = task or (named[1] if named else None)
+    if wanted is None:
+        return run, None
+    begun = dict.fromkeys(one.array_task for one in run.attempts if one.array_task)
+    if wanted in begun:
+        return run, wanted
+    if not (run.array or begun):
+        raise UsageError(f"{run.id} is no job array: there is no task {wanted} of it.")
+    there = f"Tasks that have: {_some(list(begun))}." if begun else "None of its tasks has."
+    raise UsageError(f"Task {wanted} of {run.id} has not begun. {there}")
+
+
 def list_runs(root: Path | None = None, limit: int | None = None) -> list[Run]:
     """All runs that still have their folder, the newest first; at most ``limit`` of them."""
     runs: list[Run] = []
@@ -86,7 +103,7 @@ def _looks_like_run(item: os.DirEntry[str]) -> bool:
     """By its name, or where a user renamed it, by its content."""
     if not item.is_dir() or item.name.startswith("."):
         return False
-    return bool(split_id(item.name)[1]) or Path(item.path, "run.json").exists()
+    return bool(split_id(item.name)[1]) or is_there(Path(item.path, "run.json"))
 
 
 def _entry(path: Path, name: str) -> _Entry:
@@ -124,13 +141,14 @@ def _last(entries: list[_Entry]) -> Run:
 def _by_folder(reference: str) -> Run | None:
     """A folder, also one inside a run (an attempt, its ranks)."""
     path = Path(reference).expanduser()
-    if not path.is_dir():
+    if not (is_there(path) and path.is_dir()):
         if os.sep in reference:
+            check_readable(path)
             raise RunNotFoundError(f"There is no folder {path}.\nList the runs: allranks ps")
         return None
     path = path.absolute()
     for folder in (path, *path.parents[:4]):
-        if (folder / "run.json").exists():
+        if is_there(folder / "run.json"):
             return Run.open(folder)
     return Run.open(path) if os.sep in reference else None
 
@@ -162,7 +180,7 @@ def _by_name(reference: str, entries: list[_Entry]) -> Run:
     if run := _newest(exact):
         return run
     alike = [e for e in entries if e.name.startswith(reference) or e.path.name.startswith(safe)]
-    there = [entry for entry in alike if entry.path.is_dir()]
+    there = [entry for entry in alike if is_there(entry.path)]
     names = sorted({entry.name for entry in there})
     if len(names) > 1:
         raise RunNotFoundError(
@@ -171,11 +189,13 @@ def _by_name(reference: str, entries: list[_Entry]) -> Run:
         )
     if run := _newest(there):
         return run
+    for entry in (*exact, *there):
+        check_readable(entry.path)
     raise _no_name(reference, entries)
 
 
 def _no_name(reference: str, entries: list[_Entry]) -> RunNotFoundError:
-    names = sorted({entry.name for entry in entries if entry.path.is_dir()})
+    names = sorted({entry.name for entry in entries if is_there(entry.path)})
     near = difflib.get_close_matches(reference, names, 3, 0.5)
     if near:
         hint = f"Did you mean {_some(near)}?"

@@ -14,7 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from allranks.runs.files import open_file
+
 _CHUNK = 4 << 20
+_LONGEST = 64 << 20
+"""A line that is longer is passed over: it is none of ours, and would be held in memory."""
 _MARK = 64
 """So many bytes before the place read up to are compared, to notice a file that was written anew."""
 
@@ -41,7 +45,7 @@ class JsonlTail(Sequence[Row]):
     def refresh(self) -> bool:
         """Look at what was added; True when anything changed."""
         try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            handle = open_file(self.path)
         except FileNotFoundError:
             return self._gone()
         except OSError:
@@ -50,7 +54,7 @@ class JsonlTail(Sequence[Row]):
             about = os.fstat(handle)
             restarted = self._restart((about.st_dev, about.st_ino), about.st_size, handle)
             before = len(self._begins), len(self.aside)
-            if about.st_size > self._read:
+            if about.st_size > self._searched:
                 self._index(handle)
             return restarted or before != (len(self._begins), len(self.aside))
         except OSError:  # a file system that is being taken away; the next look may find it again
@@ -91,6 +95,11 @@ class JsonlTail(Sequence[Row]):
     def _clear(self) -> None:
         self._begins, self._ends = array("Q"), array("Q")
         self._read = 0
+        """Where the first line begins whose end is not there yet."""
+        self._searched = 0
+        """Up to where that end has been looked for."""
+        self._lost = False
+        """The beginning of that line was passed over."""
         self._mark = b""
         self.aside.clear()
 
@@ -104,7 +113,7 @@ class JsonlTail(Sequence[Row]):
 
     def _restart(self, file: tuple[int, int], size: int, handle: int) -> bool:
         """Begin anew when it is another file by now, or the old one with other content."""
-        same = file == self._file and size >= self._read
+        same = file == self._file and size >= self._searched
         if same and os.pread(handle, len(self._mark), self._read - len(self._mark)) == self._mark:
             return False
         known, self._file = self._file, file
@@ -115,18 +124,27 @@ class JsonlTail(Sequence[Row]):
         return True
 
     def _index(self, handle: int) -> None:
-        rest = b""
-        position = self._read
-        while chunk := os.pread(handle, _CHUNK, position):
-            position += len(chunk)
-            rest = self._lines(rest + chunk)
+        """Look for the ends of lines in what was added."""
+        held, pieces = self._searched, list[bytes]()  # what lies from there on up to _searched
+        while chunk := os.pread(handle, _CHUNK, self._searched):
+            pieces.append(chunk)
+            self._searched += len(chunk)
+            if b"\n" in chunk:
+                before = os.pread(handle, held - self._read, self._read)
+                pieces = [self._lines(b"".join([before, *pieces]))]
+                held = self._read
+            elif self._searched - self._read > _LONGEST:
+                self._read = held = self._searched
+                self._mark, self._lost, pieces = chunk[-_MARK:], True, []
 
     def _lines(self, data: bytes) -> bytes:
-        """Note the whole lines in the data, which begins where was read up to; returns what remains."""
-        start = 0
+        """Note the whole lines in the data, which begins at _read; returns what remains."""
+        start = data.find(b"\n") + 1 if self._lost else 0
+        self._lost = False
         while (end := data.find(b"\n", start)) >= 0:
-            if end - start > 1 and data[start] == 0x7B and data[end - 1] == 0x7D:  # { and }
-                self._note(data, start, end)
+            stop = end - 1 if data[end - 1 : end] == b"\r" else end
+            if stop - start > 1 and data[start] == 0x7B and data[stop - 1] == 0x7D:  # { and }
+                self._note(data, start, stop)
             start = end + 1
         self._read += start
         self._mark = (self._mark + data[max(start - _MARK, 0) : start])[-_MARK:]
@@ -134,7 +152,8 @@ class JsonlTail(Sequence[Row]):
 
     def _note(self, data: bytes, start: int, end: int) -> None:
         if self._pattern is not None and self._pattern.search(data, start, end):
-            self.aside.append(_parse(data[start:end]))
+            if row := _parse(data[start:end]):
+                self.aside.append(row)
             return
         self._begins.append(self._read + start)
         self._ends.append(self._read + end)
@@ -142,7 +161,7 @@ class JsonlTail(Sequence[Row]):
     def _raw(self, places: Iterable[int]) -> list[bytes]:
         wanted = [(self._begins[place], self._ends[place]) for place in places]
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with open(open_file(self.path), "rb", buffering=0) as file:
                 about = os.fstat(file.fileno())
                 if (about.st_dev, about.st_ino) != self._file:  # replaced since the last refresh
                     return [b"{}"] * len(wanted)

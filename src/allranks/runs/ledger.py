@@ -134,7 +134,7 @@ def _seconds(attempt: Attempt, progress: Progress | None, running: bool) -> floa
     if attempt.start is None:
         return 0.0
     end = attempt.end
-    if running:
+    if running and end is None:
         end = datetime.now(timezone.utc)
     elif end is None and progress and progress.updated:  # killed: until its last sign of life
         end = datetime.fromtimestamp(progress.updated, timezone.utc)

@@ -12,11 +12,16 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from allranks.runs.attempts import Attempt, Failure
+from allranks.runs.files import open_file
 from allranks.runs.folder import Run
 from allranks.runs.lines import LogLine, line_filter, parse_line, wanted_rank
 
 _BUDGET = 64 << 20  # bytes of chunks in memory over all files
 _LEAST, _MOST = 4 << 10, 64 << 10
+_LONGEST = 64 << 10
+"""Bytes of a line in a tail; more than these are left out."""
+_BACK = 1 << 20
+"""Bytes that are read backwards at most for a few lines."""
 
 
 def read_logs(
@@ -35,11 +40,14 @@ def read_logs(
     """
     attempts = [one for one in run.attempts if attempt in (None, one.number)]
     keep = line_filter(stream, errors)
+    last_ones = tail is not None and not errors and not stream
     if not any(one.log_files() for one in attempts):
+        if last_ones and ranks is None:
+            return _plain_tail(run, tail or 0)
         lines = filter(keep, read_plain(run)) if ranks is None else iter(())
         return lines if tail is None else iter(deque(lines, tail))
-    if tail is not None and not errors and not stream:
-        return _tail(attempts, ranks, tail)
+    if last_ones:
+        return _tail(attempts, ranks, tail or 0)
     lines = (line for one in attempts for line in attempt_lines(one, ranks, errors) if keep(line))
     return lines if tail is None else iter(deque(lines, tail))
 
@@ -107,7 +115,7 @@ def _raw_lines(path: Path, chunk: int) -> Iterator[bytes]:
 def read_chunk(path: Path, offset: int, size: int) -> bytes:
     """Bytes from there on; none at the end, or when the file is gone."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(open_file(path), "rb", buffering=0) as file:
             file.seek(offset)
             return file.read(size)
     except OSError:
@@ -130,22 +138,30 @@ def _tail(attempts: list[Attempt], ranks: Collection[int] | None, count: int) ->
     return iter(kept)
 
 
-def _last_lines(path: Path, attempt: int, rank: int, count: int) -> list[LogLine]:
-    """The last lines of one file, read backwards in growing blocks."""
+def _plain_tail(run: Run, count: int) -> Iterator[LogLine]:
+    kept: list[LogLine] = []
+    for number, path in reversed([*enumerate(plain_files(run), 1)]):
+        kept = [*_last_lines(path, number, None, count - len(kept)), *kept]
+        if len(kept) >= count:
+            break
+    return iter(kept)
+
+
+def _last_lines(path: Path, attempt: int, rank: int | None, count: int) -> list[LogLine]:
+    """The last lines of one file, read backwards in growing blocks up to a limit."""
     try:
         size = path.stat().st_size
     except OSError:
         return []
-    block = max(_LEAST, 256 * count)
+    block, most = max(_LEAST, 256 * count), max(_BACK, _LONGEST * count)
     while True:
         begin = max(size - block, 0)
         raw = read_chunk(path, begin, size - begin).split(b"\n")
         raw = raw[:-1] if raw and not raw[-1] else raw
-        whole = raw if begin == 0 else raw[1:]
-        if begin == 0 or len(whole) >= count:
+        if begin == 0 or len(raw) > count or block >= most:
             break
-        block *= 4
+        block = min(block * 4, most)
     lines: list[LogLine] = []
-    for text in whole[max(len(whole) - count, 0) :]:
-        lines.append(parse_line(text, attempt, rank, lines[-1].time if lines else ""))
+    for text in raw[max(len(raw) - count, 0) :]:
+        lines.append(parse_line(text[:_LONGEST], attempt, rank, lines[-1].time if lines else ""))
     return lines

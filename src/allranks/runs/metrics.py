@@ -55,8 +55,7 @@ class Metrics:
         """
         columns: Columns = {}
         length = 0
-        for block in self._blocks(_checked(table)):
-            size = len(next(iter(block.values())))
+        for size, block in self._blocks(_checked(table)):
             for name, values in block.items():
                 _padded(columns.setdefault(name, []), length).extend(values)
             length += size
@@ -66,7 +65,7 @@ class Metrics:
     def names(self, table: str = "train") -> list[str]:
         """The columns that this run has."""
         return list(
-            dict.fromkeys(name for block in self._blocks(_checked(table)) for name in block)
+            dict.fromkeys(name for _, block in self._blocks(_checked(table)) for name in block)
         )
 
     def to_pandas(self, table: str = "train") -> pandas.DataFrame:
@@ -85,15 +84,15 @@ class Metrics:
             raise _missing("polars") from None
         return polars.DataFrame(_of_one_type(self.columns(table)), strict=False)
 
-    def _blocks(self, table: str) -> Iterator[Columns]:
-        """Some rows at a time, each as columns: a window of 1 000 ranks need not become 1 000 dicts."""
+    def _blocks(self, table: str) -> Iterator[tuple[int, Columns]]:
+        """Some rows at a time, as columns: a window of 1 000 ranks need not become 1 000 dicts."""
         if table == "ranks":
-            yield from self._windows()
+            yield from ((len(block["rank"]), block) for block in self._windows())
             return
         rows = self.rows(table)
         while some := list(islice(rows, _AT_ONCE)):
             names = dict.fromkeys(chain.from_iterable(some))
-            yield {name: [row.get(name) for row in some] for name in names}
+            yield len(some), {name: [row.get(name) for row in some] for name in names}
 
     def _lines(self, kind: str) -> Iterator[dict[str, Any]]:
         for task, folder in task_folders(self.path):

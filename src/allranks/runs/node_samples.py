@@ -15,6 +15,8 @@ from allranks.runs.jsonl_tail import JsonlTail
 
 _FILE = re.compile(r"^node-(\d+)(?:\.(\d+))?\.jsonl$")
 _MOST_GPUS = 1 << 16
+_GARBLED = 8
+"""Lines at the end of a file among which one that can be read is looked for."""
 _FACTS = re.compile(rb'"kind"\s*:\s*"node"')
 
 
@@ -68,7 +70,7 @@ class NodeSource:
 
     def latest(self) -> dict[str, Any]:
         """The last sample, with the GPUs of all files; empty when there is none."""
-        samples = [(who, file[-1]) for who, file in self.files.items() if len(file)]
+        samples = [(who, row) for who, file in self.files.items() if (row := _last_sample(file))]
         if not samples:
             return {}
         gpus = {number: gpu for who, each in samples for number, gpu in self.gpus_in(who, each)}
@@ -119,6 +121,12 @@ def find_nodes(attempt: Path, nodes: dict[int, NodeSource]) -> None:
 
 def _last_facts(file: JsonlTail) -> dict[str, Any]:
     return file.aside[-1] if file.aside else {}
+
+
+def _last_sample(file: JsonlTail) -> dict[str, Any]:
+    """The last that can be read: a file that was cut by a full disk may end in a garbled line."""
+    last = file[-1] if len(file) else {}
+    return last or next((row for row in reversed(file[-_GARBLED:]) if row), {})
 
 
 def _gpus(line: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -34,11 +34,13 @@ class RunStatus:
     attempts: int = 0
 
 
-def run_statuses(runs: Iterable[Run]) -> list[RunStatus]:
-    """The state of many runs with few calls to Slurm; none when there is nothing to ask."""
+def run_statuses(runs: Iterable[Run], timeout: float = 30) -> list[RunStatus]:
+    """The state of many runs with few calls to Slurm, each for at most so many seconds; none when
+    there is nothing to ask.
+    """
     runs = list(runs)
     ids = [job for run in runs if not _settled(run) for job in _asked(run)]
-    known, silence = _ask_slurm(ids)
+    known, silence = _ask_slurm(ids, timeout)
     return [_status(run, known, silence) for run in runs]
 
 
@@ -64,17 +66,17 @@ def _job(run: Run, known: dict[str, JobStatus]) -> JobStatus | None:
     return summarise(run.job_ids[-1], told)
 
 
-def _ask_slurm(ids: list[str]) -> tuple[dict[str, JobStatus], str]:
+def _ask_slurm(ids: list[str], timeout: float) -> tuple[dict[str, JobStatus], str]:
     if not ids:
         return {}, ""
     try:
-        return job_status(ids), ""
+        return job_status(ids, timeout=timeout), ""
     except (SlurmError, MissingDependencyError) as error:
         return {}, str(error).splitlines()[0]
 
 
 def _status(run: Run, known: dict[str, JobStatus], silence: str) -> RunStatus:
-    folder = _from_folder(run)
+    folder = folder_status(run)
     job = _job(run, known)
     if job is None:
         why = folder.why or (silence if run.job_ids and not _settled(run) else "")
@@ -96,7 +98,8 @@ def _status(run: Run, known: dict[str, JobStatus], silence: str) -> RunStatus:
     )
 
 
-def _from_folder(run: Run) -> RunStatus:
+def folder_status(run: Run) -> RunStatus:
+    """The state as the run folder tells it, without a question to Slurm."""
     last = run.last_attempt
     job_id = run.job_ids[-1] if run.job_ids else ""
     if last is None:

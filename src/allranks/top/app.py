@@ -20,6 +20,8 @@ from allranks.top.watcher import Watcher
 
 EVERY = 2.0
 """Seconds between two pictures."""
+PAGE = 120
+"""Columns where there is no terminal: nothing has to leave for want of room."""
 
 
 def live() -> bool:
@@ -27,13 +29,13 @@ def live() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
-def watch(run: Run, every: float = EVERY) -> None:
+def watch(run: Run, every: float = EVERY, task: str | None = None) -> None:
     """Show a run until the user has seen enough; the run itself is not touched."""
     console = Console(highlight=False)
     glyphs = glyphs_for(console.encoding)
     try:
         with Terminal(console) as terminal:
-            watcher = Watcher(run, every, terminal.wake)
+            watcher = Watcher(run, every, terminal.wake, task)
             watcher.start()
             try:
                 _loop(terminal, watcher, run, glyphs)
@@ -69,7 +71,7 @@ def _draw(terminal: Terminal, snapshot: Snapshot, view: View, glyphs: Glyphs) ->
 
 def page(snapshot: Snapshot) -> None:
     """Print one picture with every row, as for a file or a pipe."""
-    console = Console(highlight=False, width=shutil.get_terminal_size().columns)
+    console = Console(highlight=False, width=shutil.get_terminal_size((PAGE, 24)).columns)
     made = frame(snapshot, console.width, glyphs=glyphs_for(console.encoding))
     for line in made.lines:
         console.print(_encodable(line, console.encoding), soft_wrap=True)

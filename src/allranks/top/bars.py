@@ -22,13 +22,13 @@ class Glyphs:
     more: str
     """Stands for what was cut off."""
     degree: str
-    dot: str
+    micro: str
 
 
 BLOCKS = Glyphs(
-    parts="▏▎▍▌▋▊▉█", empty="░", levels="▁▂▃▄▅▆▇█", more="…", degree="°", dot="·"
+    parts="▏▎▍▌▋▊▉█", empty="░", levels="▁▂▃▄▅▆▇█", more="…", degree="°", micro="µ"
 )  # fmt: skip
-ASCII = Glyphs(parts="#", empty=".", levels="_.-=+*#", more="~", degree="", dot="-")
+ASCII = Glyphs(parts="#", empty=".", levels="_.-=+*#", more="~", degree="", micro="u")
 
 LETTERS = {
     "data": "d",

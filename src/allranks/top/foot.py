@@ -9,10 +9,13 @@ from rich.text import Text
 from allranks.monitor.model import Snapshot
 from allranks.runs.attempts import Failure
 from allranks.top.bars import Glyphs
-from allranks.top.lines import Piece, cut, fit
+from allranks.top.lines import Piece, cut, fit, wrapped
 from allranks.top.view import HELP, View
-from allranks.top.words import clean, clock, percent
+from allranks.top.words import percent
+from allranks.wording import clean, clock
 
+_LONGEST = 2000
+"""Characters of a line of a traceback."""
 _KEYS = (
     ("q", "quit", 0),
     ("?", "help", 1),
@@ -58,11 +61,14 @@ def _error(failure: Failure, width: int, most: int, glyphs: Glyphs) -> list[Text
     """Who failed, and the end of its traceback, whose last line says what it was."""
     how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
     where = f" on {clean(failure.host)}" if failure.host else ""
-    lines = [Text(f"rank {failure.rank}{where} failed first: {clean(how)}", "bold red")]
-    trace = [clean(line) for line in failure.traceback.splitlines() if line.strip()]
+    head = Text(f"rank {failure.rank}{where} failed first: {clean(how)}", "bold red")
     room = most - 1
-    lines += [Text(line, "red") for line in (trace[-room:] if room else [])]
-    return [cut(line, width, glyphs.more) for line in lines]
+    trace = [
+        part
+        for line in failure.traceback.splitlines()[-most:]
+        for part in wrapped(clean(line)[:_LONGEST], width, room, "red", glyphs.more)
+    ]
+    return [cut(head, width, glyphs.more), *trace[max(len(trace) - room, 0) :]]
 
 
 def keys(view: View, width: int, place: str, glyphs: Glyphs) -> Text:
@@ -86,7 +92,7 @@ def help_lines(width: int, glyphs: Glyphs) -> list[Text]:
         Text(),
         Text("STEP     a step of that rank; COMPUTE its forward, backward and optimizer"),
         Text("WAIT     what it waits for other ranks and the network"),
-        Text("straggler: a rank whose own work takes much longer than the median's"),
+        Text("straggler: a rank whose own work takes much longer than the others'"),
     ]
     return [cut(line, width, glyphs.more) for line in lines]
 

@@ -12,7 +12,8 @@ from allranks.schedulers.status import RunStatus
 from allranks.slurm.states import State
 from allranks.top.bars import COLOURS, Glyphs, bar, sparkline, stacked
 from allranks.top.lines import Piece, cut, fit, wrapped
-from allranks.top.words import amount, clean, clock, duration, percent, value
+from allranks.top.words import percent
+from allranks.wording import amount, clean, clock, step_time, value
 
 STATE_COLOURS = {
     State.RUNNING: "green",
@@ -34,12 +35,15 @@ def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text:
     """The run, its state, its job, how long it has been going."""
     status = snapshot.status
     state = status.state.value
-    name = cut(Text(clean(status.run.id), "bold"), max(width - len(state) - 2, 8), glyphs.more)
+    task = f"task {clean(snapshot.task)}" if snapshot.task else ""
+    room = max(width - len(state) - len(task) - 4, 8)
+    name = cut(Text(clean(status.run.id), "bold"), room, glyphs.more)
     colour = STATE_COLOURS.get(status.state, "red")
     seconds = _elapsed(status, snapshot.time)
     return fit(
         [
             Piece(name),
+            Piece.of(task, "bold"),
             Piece.of(state, f"bold {colour}"),
             Piece.of(f"job {status.job_id}" if status.job_id else "", rank=2),
             Piece.of("" if seconds is None else clock(seconds), rank=1),
@@ -58,8 +62,15 @@ def notices(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     if text := _standing(status):
         colour = STATE_COLOURS.get(status.state, "red")
         lines += wrapped(clean(text), width, 2, colour, glyphs.more)
+    if text := _other_tasks(snapshot):
+        lines.append(cut(Text(text, "red"), width, glyphs.more))
+    if status.state.ended:
+        return lines
+    if (silent := snapshot.progress.stalled_seconds) is not None:
+        text = f"no step for {clock(silent)}: the training has stopped moving"
+        lines.append(cut(Text(text, "bold red"), width, glyphs.more))
     slow = [rank for rank in snapshot.ranks if rank.straggler]
-    if slow and not status.state.ended:
+    if slow:
         worst = max(slow, key=lambda rank: rank.behind or 0.0)
         others = f", and {len(slow) - 1} more" if len(slow) > 1 else ""
         where = f" on {clean(worst.host)}" if worst.host else ""
@@ -67,6 +78,17 @@ def notices(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
         text = f"straggler: the others wait for rank {worst.rank}{where}{others}{by}"
         lines.append(cut(Text(text, "bold red"), width, glyphs.more))
     return lines
+
+
+def _other_tasks(snapshot: Snapshot) -> str:
+    """The tasks of the array that failed while this one is shown."""
+    failed = [clean(task) for task in snapshot.failed_tasks if task != snapshot.task]
+    if not failed:
+        return ""
+    job = snapshot.status.job_id
+    look = f"allranks top {job}_{failed[0]}" if job else f"allranks top --task {failed[0]}"
+    some = ", ".join(failed[:5]) + (" and others" if len(failed) > 5 else "")
+    return f"task{'s' if len(failed) > 1 else ''} {some} did not finish: {look}"
 
 
 def progress(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
@@ -147,7 +169,7 @@ def step(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     whole = sum(parts.values())
     if not whole:
         return []
-    label = f"a step {duration(whole)}"
+    label = f"a step {step_time(whole).replace('µ', glyphs.micro)}"
     line = Text(f"{label}  ")
     line.append_text(stacked(parts, max(width - len(label) - 2, 1)))
     order = sorted(parts, key=lambda name: -parts[name])

@@ -17,7 +17,9 @@ _UNFINISHED = re.compile(r"\x1b(?:\[[0-9;]*|O)?$")
 
 
 class KeyReader:
-    """Bytes → names of keys. A sequence cut in two by a slow line is kept until its rest comes."""
+    """Bytes → names of keys. A sequence cut in two by a slow line is kept until its rest comes, or
+    until it is given up.
+    """
 
     def __init__(self) -> None:
         self._rest = ""
@@ -39,13 +41,23 @@ class KeyReader:
                 text = text[1:]
         return keys
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether what was read last may go on."""
+        return bool(self._rest)
+
+    def give_up(self) -> list[str]:
+        """No rest has come: an Escape alone is a key, any other beginning is none."""
+        rest, self._rest = self._rest, ""
+        return ["escape"] if rest == "\x1b" else []
+
 
 class Keyboard:
     """A terminal that gives each key at once. Ctrl-C and Ctrl-Z stay signals."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._reader = KeyReader()
+        self.reader = KeyReader()
         self._before: list[Any] | None = None
 
     def enter(self) -> None:
@@ -71,4 +83,4 @@ class Keyboard:
             data = os.read(self.descriptor, 1024)
         except OSError:
             data = b""
-        return self._reader.feed(data) if data else ["q"]
+        return self.reader.feed(data) if data else ["q"]

@@ -11,11 +11,14 @@ from allranks.monitor.model import GpuNow, NodeNow, RankNow, Snapshot
 from allranks.top.bars import Glyphs, bar
 from allranks.top.lines import Column, table
 from allranks.top.view import View
-from allranks.top.words import clean, duration, memory, percent, size
+from allranks.top.words import memory, percent, size
+from allranks.wording import clean, clock, step_time
 
 _HOST = 16
 """Cells of a host's name; what tells nodes apart is mostly at its end."""
 _BAR = 24
+_OLD = 60.0
+"""Seconds; what was sampled longer ago is dated."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ def rows(snapshot: Snapshot, view: View, width: int, glyphs: Glyphs) -> Rows:
         count = len(nodes)
     else:
         ranks = _sorted_ranks(snapshot.ranks, view.slowest)
-        columns = _rank_columns(ranks, glyphs)
+        columns = _rank_columns(ranks, snapshot, glyphs)
         count = len(ranks)
     if not count:
         return Rows(Text(), lambda _: Text(), 0)
@@ -52,7 +55,8 @@ def shown_rows(snapshot: Snapshot, view: View) -> str:
     return "nodes" if snapshot.nodes and not gpus else "ranks"
 
 
-def _rank_columns(ranks: Sequence[RankNow], glyphs: Glyphs) -> list[Column]:
+def _rank_columns(ranks: Sequence[RankNow], snapshot: Snapshot, glyphs: Glyphs) -> list[Column]:
+    ages = _ages(snapshot)
     gpus = [rank.gpu or GpuNow(-1) for rank in ranks]
     return [
         Column("RANK", [str(rank.rank) for rank in ranks]),
@@ -62,16 +66,16 @@ def _rank_columns(ranks: Sequence[RankNow], glyphs: Glyphs) -> list[Column]:
         Column("MEMORY", [_memory(gpu.memory, gpu.memory_total) for gpu in gpus], rank=3),
         Column("POWER", [_watts(gpu.power) for gpu in gpus], rank=5),
         Column("TEMP", [_degrees(gpu.temperature, glyphs) for gpu in gpus], rank=4),
-        Column("STEP", [duration(rank.step_seconds) for rank in ranks], rank=1),
-        Column("DATA", [duration(rank.data_seconds) for rank in ranks], rank=9),
-        Column("COMPUTE", [duration(rank.compute_seconds) for rank in ranks], rank=10),
-        Column("WAIT", [duration(rank.communication_seconds) for rank in ranks], rank=8),
-        Column("", [_remark(rank) for rank in ranks], right=False),
+        Column("STEP", [_time(rank.step_seconds, glyphs) for rank in ranks], rank=1),
+        Column("DATA", [_time(rank.data_seconds, glyphs) for rank in ranks], rank=9),
+        Column("COMPUTE", [_time(rank.compute_seconds, glyphs) for rank in ranks], rank=10),
+        Column("WAIT", [_time(r.communication_seconds, glyphs) for r in ranks], rank=8),
+        Column("", [_remark(rank) or _dated(ages.get(rank.host)) for rank in ranks], right=False),
     ]
 
 
 def _node_columns(nodes: Sequence[NodeNow], snapshot: Snapshot, glyphs: Glyphs) -> list[Column]:
-    gpus = any(node.gpus for node in nodes)
+    gpus, ages = any(node.gpus for node in nodes), _ages(snapshot)
     busy = [node.cpu / node.cpus if node.cpu is not None and node.cpus else None for node in nodes]
     first = (
         _use_columns([_mean(gpu.use for gpu in node.gpus) for node in nodes], glyphs, "GPU")
@@ -89,7 +93,11 @@ def _node_columns(nodes: Sequence[NodeNow], snapshot: Snapshot, glyphs: Glyphs) 
         Column("OUT", [_rate(node.net_out) for node in nodes], rank=7),
         Column("DISK READ", [_rate(node.disk_read) for node in nodes], rank=9),
         Column("WRITE", [_rate(node.disk_write) for node in nodes], rank=9),
-        Column("", [_node_remark(node, snapshot) for node in nodes], right=False),
+        Column(
+            "",
+            [_node_remark(node, snapshot) or _dated(ages.get(node.host)) for node in nodes],
+            right=False,
+        ),
     ]
 
 
@@ -147,6 +155,22 @@ def _node_remark(node: NodeNow, snapshot: Snapshot) -> Text:
     if slow := [rank for rank in here if rank.straggler]:
         return Text(f"straggler: rank {slow[0].rank}", "bold red")
     return Text()
+
+
+def _ages(snapshot: Snapshot) -> dict[str, float]:
+    """Host → for how long nothing was sampled there; none of a run that is over."""
+    if snapshot.status.state.ended:
+        return {}
+    ages = {node.host: snapshot.time - node.time for node in snapshot.nodes}
+    return {host: age for host, age in ages.items() if age > _OLD}
+
+
+def _dated(age: float | None) -> Text:
+    return Text() if age is None else Text(f"sampled {clock(age)} ago", "yellow")
+
+
+def _time(seconds: float | None, glyphs: Glyphs) -> str:
+    return step_time(seconds).replace("µ", glyphs.micro)
 
 
 def _sorted_ranks(ranks: Sequence[RankNow], slowest: bool) -> list[RankNow]:

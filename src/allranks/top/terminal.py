@@ -18,6 +18,8 @@ from allranks.top.keys import Keyboard
 from allranks.top.screen import Screen
 
 _NOTED = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+_REST = 0.1
+"""Seconds in which the rest of a key comes, over a slow line too."""
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -67,7 +69,10 @@ class Terminal:
     def wait(self) -> list[str]:
         """Sleep until a key, a signal or `wake`; the keys."""
         watched = [self._pipe[0], *([self.keyboard.descriptor] if self.keyboard else [])]
-        ready, _, _ = select.select(watched, [], [])
+        begun = self.keyboard is not None and self.keyboard.reader.unfinished
+        ready, _, _ = select.select(watched, [], [], _REST if begun else None)
+        if not ready and self.keyboard:
+            return self.keyboard.reader.give_up()
         if self._pipe[0] in ready:
             self._drain()
         self._follow_signals()

@@ -39,10 +39,10 @@ class View:
 
     def after(self, key: str) -> View:
         """The view once this key was pressed; unknown keys change nothing."""
-        if key == "q":
-            return replace(self, quit=True)
         if self.help:
             return replace(self, help=False)
+        if key == "q":
+            return replace(self, quit=True)
         if key in ("n", "r"):
             return replace(self, rows="nodes" if key == "n" else "ranks", first=0)
         if key == "s":

@@ -16,6 +16,8 @@ ASKED_EVERY = 10.0
 """Seconds between two questions to Slurm."""
 ENDED_EVERY = 60.0
 """After the end: somebody may resume the run."""
+ANSWER = 10.0
+"""Seconds that one look waits for Slurm."""
 _FIRST_ANSWER = 0.5
 """How long the first picture waits for Slurm."""
 
@@ -23,11 +25,14 @@ _FIRST_ANSWER = 0.5
 class Watcher:
     """The latest snapshot of a run, kept fresh by two threads: one asks Slurm, one reads files."""
 
-    def __init__(self, run: Run, every: float, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, run: Run, every: float, changed: Callable[[], None], task: str | None = None
+    ) -> None:
         self.snapshot: Snapshot | None = None
         self.error: Exception | None = None
         """What ended a thread: raised again by whoever shows the run."""
         self._run = run
+        self._task = task
         self._every = every
         self._changed = changed
         self._status: RunStatus | None = None
@@ -46,11 +51,15 @@ class Watcher:
         self._due.set()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - raised again where the run is shown
-            self.error = error
-            self._changed()
+        while not self._over.is_set():
+            try:
+                work()
+            except OSError:  # a file system that is away for a while: the last picture stays
+                self._over.wait(self._every)
+            except Exception as error:  # noqa: BLE001 - raised again where the run is shown
+                self.error = error
+                self._changed()
+                return
 
     def _ask(self) -> None:
         while not self._over.is_set():
@@ -66,7 +75,7 @@ class Watcher:
         return ENDED_EVERY if status.state.ended else ASKED_EVERY
 
     def _read(self) -> None:
-        source = Source(self._run)
+        source = Source(self._run, self._task)
         self._answered.wait(_FIRST_ANSWER)
         while not self._over.is_set():
             source.refresh()
@@ -85,11 +94,11 @@ def _lives(snapshot: Snapshot) -> list[str]:
     return [entry.attempt.outcome for entry in snapshot.attempts]
 
 
-def look(run: Run) -> Snapshot:
+def look(run: Run, task: str | None = None) -> Snapshot:
     """One snapshot of a run, its scheduler asked."""
-    source = Source(run)
+    source = Source(run, task)
     source.refresh()
-    return take(source)
+    return take(source, run_statuses([run], ANSWER)[0])
 
 
 def _asking(run: Run) -> RunStatus:

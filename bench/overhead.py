@@ -1,11 +1,12 @@
 """What measuring adds to a training step: the same training with timing on and off, in turns.
 
     python bench/overhead.py                          a tiny model on one CPU thread, 1 and 2 ranks
-    python bench/overhead.py --device cuda            a tiny MLP and a small GPT on one GPU
-    python bench/overhead.py --log-every 1 --rounds 30
+    python bench/overhead.py --device cuda            a tiny MLP and GPT-2 124M on one GPU
+    python bench/overhead.py --log-every 1 --rounds 30 --seconds 300
 
-Each row is a process that trains on and off in random order, so that both see the same machine. Blocks of
-steps are timed; *calm* are the fastest twentieth of them, to be looked at where others use the machine.
+Each row is a process that trains on and off in random order, so that both see the same machine, until all
+rounds are made or its seconds are over; a round that has begun is finished. Blocks of steps are timed;
+*calm* are the fastest twentieth of them, to be looked at where others use the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from statistics import median
 import torch
 from train_models import cross_entropy, workload
 
-STEPS = {"mlp": (200, 2000, 50), "gpt": (20, 100, 20)}
+STEPS = {"mlp": (200, 1000, 50), "gpt": (10, 40, 10)}
 """Steps before the measured ones, measured steps, and how many make a block that is timed."""
 
 
@@ -77,7 +78,9 @@ def trained(options: argparse.Namespace, timing: str, folder: str) -> dict[str, 
 def measure(options: argparse.Namespace) -> None:
     """All rounds of one row, in this process and the ranks that it starts."""
     from allranks import world
+    from allranks.data.agree import gathered
 
+    end = time.monotonic() + options.seconds
     torch.set_num_threads(1)
     turns = random.Random(1)  # the same on all ranks
     taken: dict[str, dict[str, list[float]]] = {"on": {}, "off": {}}
@@ -88,6 +91,8 @@ def measure(options: argparse.Namespace) -> None:
             for timing in turns.sample(["on", "off"], 2):
                 for key, blocks in trained(options, timing, folder).items():
                     taken[timing].setdefault(key, []).extend(blocks)
+            if any(gathered(time.monotonic() > end, world().size)):
+                break
     if world().is_main:
         print(json.dumps(taken))
 
@@ -96,6 +101,7 @@ def row(model: str, ranks: int, every: int, options: argparse.Namespace) -> str:
     """A line of the table, measured by a process of its own."""
     words = [sys.executable, __file__, "--one", model, "--nprocs", str(ranks)]
     words += ["--log-every", str(every), "--rounds", str(options.rounds)]
+    words += ["--seconds", str(options.seconds)]
     words += ["--device", options.device, *(["--tiny"] if options.tiny else [])]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     taken = json.loads(done.stdout.strip().splitlines()[-1])
@@ -130,8 +136,9 @@ def main() -> None:
         "--model", help="mlp, gpt, with commas [default: mlp on the CPU, else both]"
     )
     parser.add_argument("--ranks", help="with commas [default: 1,2 on the CPU, else 1]")
-    parser.add_argument("--log-every", default="50,1", help="with commas")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--log-every", help="with commas [default: 50,1 on the CPU, else 10]")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each row")
     parser.add_argument("--tiny", action="store_true", help="small sizes, to try gpt without a GPU")
     parser.add_argument("--one", help="measure this model, in this process, and print JSON")
     parser.add_argument("--nprocs", type=int, default=1, help="with --one")
@@ -139,6 +146,7 @@ def main() -> None:
     cpu = options.device == "cpu"
     options.model = options.model or ("mlp" if cpu else "mlp,gpt")
     options.ranks = options.ranks or ("1,2" if cpu else "1")
+    options.log_every = options.log_every or ("50,1" if cpu else "10")
     if options.one:
         options.log_every = int(options.log_every)
         measure(options)

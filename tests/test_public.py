@@ -155,7 +155,7 @@ ROOMS = {
     "optimize_step": {"data", "train"},
     "launch": {"job", "runs", "shell", "script", "schedulers"},
     "measure": {"errors", "runs"},
-    "plots": set(),
+    "plots": {"wording"},
     "monitor": {"errors", "units", "wording", "runs", "slurm", "schedulers", "lint"},
     "top": {"errors", "units", "wording", "runs", "slurm", "schedulers", "monitor"},
     "report": {
@@ -167,6 +167,7 @@ ROOMS = {
         "slurm",
         "schedulers",
         "lint",
+        "measure",
         "monitor",
         "plots",
         "redact",

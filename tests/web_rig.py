@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from starlette.testclient import TestClient
+
 from allranks.runs.folder import Run
 from allranks.web.app import make_app
 from allranks.web.catalogue import Catalogue
@@ -64,6 +66,13 @@ def serving(*folders: Path) -> Iterator[Address]:
         server.should_exit = True
         thread.join(10)
         listening.close()
+
+
+def client_of(*places: Path) -> TestClient:
+    """Asks the server over the runs below these folders, with the token."""
+    app = make_app(Catalogue([str(place) for place in places]), TOKEN)
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    return TestClient(app, base_url="http://localhost", headers=bearer)
 
 
 class Browser:
@@ -120,6 +129,10 @@ class Browser:
         while not true():
             assert time.monotonic() < limit, f"{what} did not come; the page says:\n{self.text()}"
             time.sleep(0.05)
+
+    def look(self) -> None:
+        """Ask the server now, not at the next turn."""
+        self.js("document.dispatchEvent(new Event('visibilitychange'))")
 
     def complaints(self) -> list[str]:
         """What the console said since the last time."""

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from trainer_rig import samples_told, train_lines
 
 from allranks import TrainConfig, Trainer, world
 from allranks.train import sampling
 
 SLEEP = 0.05
 torch.set_num_threads(1)
-sampling.SECONDS = 0.0
+sampling.SECONDS["cpu"] = 0.0
 
 
 class Sleepy(nn.Module):
@@ -65,6 +66,7 @@ def main() -> None:
     seen: dict[str, Any] = {"metrics": slept.metrics}
     if here.is_main:
         seen["steps"] = steps(slept)
+        seen["samples"] = samples_told(train_lines(slept))
     seen["marked"] = weights(trained("marked", accumulate=3, peak_flops=1e12))
     os.environ["ALLRANKS_TIMING"] = "off"
     seen["plain"] = weights(trained("plain", accumulate=3))

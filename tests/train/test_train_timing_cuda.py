@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import time
+from statistics import median
 from typing import Any
 
 import pytest
@@ -12,35 +13,60 @@ if not torch.cuda.is_available():
     pytest.skip("there is no GPU", allow_module_level=True)
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from trainer_rig import quiet  # noqa: E402
+from trainer_rig import quiet, train_lines  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
+from allranks.train.sampling import SECONDS  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer", "checkpoint", "other")
 
 
-def trained(**fields: Any) -> Any:
+CYCLES = 20_000_000
+
+
+class Asleep(nn.Module):
+    """Keeps the device busy for some milliseconds, and the host for none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 8)
+
+    def forward(self, x: Any) -> Any:
+        torch.cuda._sleep(CYCLES)
+        return self.layer(x)
+
+
+def asleep_seconds() -> float:
+    """At the pace of a GPU that has woken up: the cycles of a cold one are longer."""
+    return min(_asleep_once() for _ in range(20))
+
+
+def _asleep_once() -> float:
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    torch.cuda._sleep(CYCLES)
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last) / 1000)
+
+
+def trained(model: Any = None, **fields: Any) -> Any:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 8))
+    if model is None:
+        model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 8))
     x = torch.randn(1000, 64)
-    config = quiet(
-        epochs=2, log_every=5, compute_setup="gpu", compile=False, deterministic=True, **fields
-    )
+    given = {"epochs": 2, "log_every": 5, "deterministic": True, **fields}
+    config = quiet(compute_setup="gpu", compile=False, **given)
     trainer = Trainer(model, torch.optim.AdamW(model.parameters()), config)
     trainer.fit(DataLoader(TensorDataset(x, x[:, :8]), 20))
     return trainer
 
 
-def last_line(trainer: Any) -> dict[str, Any]:
-    rows = map(json.loads, (trainer.folder / "metrics.jsonl").read_text().splitlines())
-    found: dict[str, Any] = [row for row in rows if row["kind"] == "train"][-1]
-    return found
-
-
 def test_the_parts_of_a_step_add_up_to_it() -> None:
-    row = last_line(trained(peak_flops=1e15))
+    row = train_lines(trained(peak_flops=1e15))[-1]
     total = sum(row[f"{name}_seconds"] for name in PARTS)
     assert total == pytest.approx(row["step_seconds"], rel=1e-3)
     assert min(row[f"{name}_seconds"] for name in PARTS) >= 0
@@ -49,13 +75,36 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
     assert row["flops_per_second"] / row["samples_per_second"] == pytest.approx(exact, rel=1e-3)
 
 
+def test_each_line_has_the_device_s_time_however_far_the_host_is_ahead() -> None:
+    seconds, began = asleep_seconds(), time.perf_counter()
+    rows = train_lines(trained(Asleep(), epochs=1, checkpoint=False))
+    wall = time.perf_counter() - began
+    assert [row["step"] for row in rows] == [*range(5, 51, 5)]
+    rows = [row for row in rows if "step_seconds" in row]
+    assert len(rows) >= 8  # by the first ones the device may have done nothing yet
+    for row in rows:
+        assert row["step_seconds"] >= 0.8 * seconds
+        assert row["samples_per_second"] * row["step_seconds"] == pytest.approx(20, rel=1e-3)
+    for row in rows[1:]:
+        assert row["forward_seconds"] >= 0.8 * seconds
+    assert median(row["step_seconds"] for row in rows) * 50 <= wall
+
+
+def test_steps_that_are_under_way_at_a_save_are_steps() -> None:
+    seconds = asleep_seconds()
+    rows = train_lines(trained(Asleep(), epochs=1, checkpoint_every_steps=5))
+    held = [row["checkpoint_seconds"] for row in rows if row["checkpoint_seconds"] > 0]
+    assert held
+    assert median(held) < 0.5 * seconds
+
+
 @pytest.mark.parametrize(
     "fields", [{}, {"precision": "bf16"}, {"precision": "fp16", "accumulate": 2}]
 )
 def test_marks_and_counting_change_no_bit(
     fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allranks.train.sampling.SECONDS", 0.0)
+    monkeypatch.setitem(SECONDS, "cuda", 0.0)
     marked = trained(peak_flops=1e15, **fields).model.state_dict()
     monkeypatch.setenv("ALLRANKS_TIMING", "off")
     plain = trained(**fields).model.state_dict()

@@ -36,9 +36,7 @@ def test_who_waits_for_a_slow_rank_shows_communication(seen: list[dict[str, Any]
     rows = [row for row in seen[0]["steps"] if row["compute_seconds"][0] is not None]
     compute = [mean(rows, "compute_seconds", rank) for rank in (0, 1)]
     waited = [mean(rows, "communication_seconds", rank) for rank in (0, 1)]
-    assert (
-        compute[1] >= SLEEP / 2
-    )  # half, since a marked step is fitted into the mean of its window
+    assert compute[1] >= 0.8 * SLEEP
     assert compute[1] > compute[0]
     assert waited[0] > waited[1]
     for row in seen[0]["steps"]:
@@ -58,3 +56,8 @@ def test_all_ranks_have_the_same_metrics(seen: list[dict[str, Any]]) -> None:
 
 def test_marks_and_counting_change_no_bit(seen: list[dict[str, Any]]) -> None:
     assert seen[0]["marked"] == seen[1]["marked"] == seen[0]["plain"]
+
+
+def test_every_sample_is_counted_once(seen: list[dict[str, Any]]) -> None:
+    """Over both ranks, in a short last step, too."""
+    assert seen[0]["samples"] == pytest.approx(95, rel=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -39,3 +40,18 @@ def untimed(row: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value for name, value in row.items() if name != "time" and not name.endswith(clock)
     }
+
+
+def train_lines(trainer: Any) -> list[dict[str, Any]]:
+    """The metrics of the steps, line by line."""
+    text = (trainer.folder / "metrics.jsonl").read_text()
+    return [row for row in map(json.loads, text.splitlines()) if row["kind"] == "train"]
+
+
+def samples_told(rows: list[dict[str, Any]]) -> float:
+    """All samples, by the speeds and the times of the lines."""
+    before, total = 0, 0.0
+    for row in rows:
+        total += row["samples_per_second"] * row["step_seconds"] * (row["step"] - before)
+        before = row["step"]
+    return total

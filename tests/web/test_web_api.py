@@ -1,4 +1,4 @@
-"""The questions of the page: what they answer, and where they do not lead."""
+"""The questions of the page, and what they answer."""
 
 from __future__ import annotations
 
@@ -10,20 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from allranks.errors import RunNotFoundError
-from allranks.web.app import make_app
 from allranks.web.catalogue import Catalogue
-from allranks.web.following import States
-from allranks.web.slurm_queue import Queue
-from command_rig import until
 from monitor_rig import grow, make_run
-from web_rig import BROKEN, TOKEN, Runs
-
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-def client_of(*places: Path) -> TestClient:
-    app = make_app(Catalogue([str(place) for place in places]), TOKEN)
-    return TestClient(app, base_url="http://localhost", headers=BEARER)
+from web_rig import BROKEN, Runs, client_of
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +49,11 @@ def test_two_runs_of_one_name_have_ids_of_their_own(tmp_path: Path) -> None:
     ids = [key for key, _ in catalogue.runs()]
     assert len(set(ids)) == 2
     assert {catalogue.run(key).path.parent.name for key in ids} == {"a", "b"}
+    assert ids == [key for key, _ in Catalogue([str(tmp_path / "b"), str(tmp_path / "a")]).runs()]
+    two.path.with_name(one.id).rename(tmp_path / "elsewhere")  # no run is there now
+    catalogue._until = float("-inf")
+    (tmp_path / "elsewhere" / "run.json").unlink()
+    assert [key for key, _ in catalogue.runs()] == [one.id]
 
 
 def test_a_name_that_nothing_has_is_told_at_the_start(tmp_path: Path) -> None:
@@ -138,14 +132,19 @@ def test_findings(client: TestClient, runs: Runs) -> None:
 
 
 def test_a_comparison_says_what_differs(client: TestClient, runs: Runs) -> None:
-    ids = f"{runs.live.id},{runs.done.id}"
-    found = client.get(f"/api/compare?runs={ids}&x=time").json()
+    found = client.get(f"/api/compare?runs={runs.live.id}&runs={runs.done.id}&x=time").json()
     differing = {row["name"]: row["values"] for row in found["differing"]}
     assert differing["nprocs"] == {runs.live.id: "4", runs.done.id: "2"}
     assert found["curves"][runs.done.id]["train_loss"][0][0] == 0  # seconds since its start
     assert {row["name"] for row in found["last"]} >= {"train_loss", "tokens_per_second"}
     assert client.get("/api/compare").status_code == 400
-    assert client.get(f"/api/compare?runs={','.join('abcdefg')}").status_code == 400
+    assert client.get("/api/compare", params={"runs": list("abcdefg")}).status_code == 400
+
+
+def test_a_comparison_goes_on_without_a_run_that_is_gone(client: TestClient, runs: Runs) -> None:
+    found = client.get("/api/compare", params={"runs": [runs.done.id, "gone, and never was"]})
+    assert [run["id"] for run in found.json()["runs"]] == [runs.done.id]
+    assert client.get("/api/compare", params={"runs": ["gone"]}).status_code == 404
 
 
 def test_the_exposition(client: TestClient, runs: Runs) -> None:
@@ -155,85 +154,35 @@ def test_the_exposition(client: TestClient, runs: Runs) -> None:
     assert f'run="{runs.live.id}"' in answer.text
 
 
-def test_a_path_is_never_taken_from_the_address(
-    client: TestClient, runs: Runs, tmp_path: Path
-) -> None:
-    outside = make_run(tmp_path, "outside", windows=2)
-    for name in (
-        "..%2f..%2fetc", str(outside.path).replace("/", "%2f"), "%2e%2e", f"../{outside.id}", outside.id,
-    ):  # fmt: skip
-        assert client.get(f"/api/runs/{name}").status_code == 404, name
-    for path in (
-        "/static/../app.py",
-        "/static/%2e%2e/app.py",
-        "/static/..%2fauth.py",
-        "/static//etc/passwd",
-    ):
-        assert client.get(path).status_code == 404, path
-
-
-def test_links_in_someone_elses_run_show_nothing_of_mine(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("my private words\n")
-    run = make_run(tmp_path / "runs", "theirs", windows=2)
-    ranks = run.path / "attempts" / "1" / "ranks"
-    (ranks / "rank-00000.log").unlink()
-    (ranks / "rank-00000.log").symlink_to(secret)
-    (run.path / "slurm-1.out").symlink_to(secret)
-    (run.path / "job.sh").unlink()
-    (run.path / "job.sh").symlink_to(secret)
-    client = client_of(tmp_path / "runs")
-    for path in ("logs", "logs?stream=slurm", "logs?q=private", "job", ""):
-        answer = client.get(f"/api/runs/{run.id}/{path}".rstrip("/"))
-        assert "private words" not in answer.text, path
-
-
-def test_a_folder_that_may_only_be_read(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "theirs", windows=3)
-    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
-    for path in [run.path, *run.path.rglob("*")]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
+def test_of_several_fits_the_last_is_drawn(tmp_path: Path) -> None:
+    """Each begins at step 0; the second saw no validation yet."""
+    run = make_run(tmp_path, "twice", windows=30)
+    metrics = run.path / "metrics.jsonl"
+    first = [json.loads(line) for line in metrics.read_text().splitlines()]
+    later = [line | {"time": line["time"] + 1e4} for line in first if line["kind"] == "train"][:8]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in first + later))
     client = client_of(tmp_path)
-    for path in ("", "/plots", "/heat?what=gpu", "/logs", "/job", "/remarks"):
-        assert client.get(f"/api/runs/{run.id}{path}").status_code == 200, path
-    assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
-    for path in [run.path, *run.path.rglob("*")]:
-        path.chmod(0o755)
+    found = client.get(f"/api/runs/{run.id}/plots").json()
+    steps = [line["step"] for line in later]
+    assert found["series"]["train_loss"][0] == steps
+    assert found["series"]["val_loss"] == [[], []]
+    assert found["phases"]["steps"] == steps
+    assert len(client.get("/api/runs").json()["runs"][0]["curve"]) == 8
+    by_time = client.get("/api/compare", params={"runs": run.id, "x": "time"}).json()
+    assert len(by_time["curves"][run.id]["train_loss"][0]) == 8
 
 
-def test_a_run_without_anything_is_no_error(tmp_path: Path) -> None:
-    bare = tmp_path / "bare-20260101-000000"
-    bare.mkdir()
-    (bare / "run.json").write_text(json.dumps({"name": "bare", "scheduler": "local"}))
+def test_a_task_of_an_array_is_looked_at_by_its_number(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "array", windows=4, attempts=2, job_id="12")
+    about = run.path / "run.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"array": "3-4"}))
+    for number, task in ((1, "3"), (2, "4")):
+        path = run.path / "attempts" / str(number) / "attempt.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"array_task": task}))
     client = client_of(tmp_path)
-    for path in ("", "/plots", "/logs", "/logs?q=x", "/logs?errors=1", "/job", "/remarks"):
-        assert client.get(f"/api/runs/{bare.name}{path}").status_code == 200, path
-    assert client.get("/api/runs").json()["runs"][0]["step"] is None
-
-
-def test_slurm_that_does_not_answer_holds_up_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A squeue that hangs: once the page was shown, it goes on with what it knows."""
-    make_run(tmp_path / "runs", "asked", windows=2, finished=False, job_id="12")
-    slow = tmp_path / "bin" / "squeue"
-    slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexit 1\n")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
-    states = States()
-    runs = [run for _, run in Catalogue([str(tmp_path / "runs")]).runs()]
-    first = states.of(runs)
-    slow.write_text('#!/bin/sh\necho asked >>"$0.log"\nexec sleep 15\n')
-    states._known = {path: (float("-inf"), known) for path, (_, known) in states._known.items()}
-    assert states.of(runs) == first  # the test's time limit would tell of one that waits
-    until(lambda: Path(f"{slow}.log").exists())
-    assert states.of(runs) == first
-
-
-def test_without_slurm_there_is_no_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    queue = Queue()
-    assert queue.jobs(set()) is None
-    queue._ask()
-    assert queue.jobs(set()) is None
+    looks = [client.get(f"/api/runs/{run.id}?task={task}").json() for task in ("3", "4")]
+    assert [look["task"] for look in looks] == ["3", "4"]
+    assert looks[0]["tasks"] == ["3", "4"]
+    lines = client.get(f"/api/runs/{run.id}/logs?task=3").json()["lines"]
+    assert {line["task"] for line in lines} == {"3"}
+    assert client.get("/api/runs").json()["runs"][0]["tasks"] == 2

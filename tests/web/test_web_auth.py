@@ -78,6 +78,22 @@ def test_two_servers_do_not_share_a_cookie(client: TestClient, runs: Runs) -> No
     assert other.get("/api/runs").status_code == 401
 
 
+def test_a_cookie_is_good_for_one_start_also_of_a_kept_token(
+    client: TestClient, runs: Runs
+) -> None:
+    """Cookies are sent to every port: the next to listen on ours must not learn the token."""
+    cookie = client.get(f"/?token={TOKEN}").headers["set-cookie"]
+    assert TOKEN not in cookie
+    assert client.get("/api/runs").status_code == 200
+    again = TestClient(
+        make_app(Catalogue([str(runs.folder)]), TOKEN), base_url="http://127.0.0.1:1"
+    )
+    again.cookies.update(client.cookies)
+    assert again.get("/api/runs").status_code == 401
+    value = next(iter(client.cookies.values()))
+    assert again.get("/api/runs", headers={"Authorization": f"Bearer {value}"}).status_code == 401
+
+
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:8265", "localhost:1", "LOCALHOST", "[::1]:8265", "127.0.0.2"]
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from command_rig import Allranks
+from command_rig import Allranks, until
 from monitor_rig import make_run
 
 
@@ -66,6 +66,46 @@ def test_what_it_says_to_people(tmp_path: Path, clean_env: dict[str, str]) -> No
         port = url.split(":")[2].partition("/")[0]
         assert f"ssh -L {port}:127.0.0.1:{port} me@" in line(process)
         assert line(process) == "Ctrl-C ends it.\n"
+
+
+def test_the_browser_is_started_without_the_token(
+    tmp_path: Path, clean_env: dict[str, str]
+) -> None:
+    """Everyone can read the words of a process; the file that they name only its owner."""
+    (tmp_path / "temporary").mkdir()
+    browser = tmp_path / "browser"
+    browser.write_text('#!/bin/sh\necho "$@" >"$0.new"\nmv "$0.new" "$0.words"\n')
+    browser.chmod(0o755)
+    env = clean_env | {
+        "BROWSER": str(browser),
+        "DISPLAY": ":0",
+        "TMPDIR": str(tmp_path / "temporary"),
+    }
+    words = [sys.executable, "-m", "allranks", "web", "--port", "0", "."]
+    process = subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        url = line(process).strip()
+        told = tmp_path / "browser.words"
+        until(told.exists)
+        place = told.read_text().strip()
+        assert url.partition("token=")[2] not in place
+        page = Path(place.removeprefix("file://"))
+        assert url in page.read_text()
+        assert page.stat().st_mode & 0o077 == 0
+        assert page.parent.stat().st_mode & 0o077 == 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert not page.parent.exists()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_name_of_this_machine_is_printed_as_the_number_it_listens_on(
+    tmp_path: Path, clean_env: dict[str, str]
+) -> None:
+    with started(tmp_path, clean_env, "--json", "--host", "localhost") as process:
+        assert json.loads(line(process))["url"].startswith("http://127.0.0.1:")
 
 
 def test_a_port_that_is_taken(

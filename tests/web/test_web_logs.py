@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from allranks.errors import UsageError
 from allranks.runs.folder import Run
 from allranks.runs.logs import read_logs
 from allranks.web.log_files import Place
-from allranks.web.log_pages import Query, around, last_page, next_page
+from allranks.web.log_pages import Cursor, around, last_page, next_page
+from allranks.web.log_query import Query
+from allranks.web.searching import search
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +67,14 @@ def forward(run: Run, query: Query, limit: int) -> list[dict[str, object]]:
         lines += page["lines"]
         if not page["more"]:
             return lines
-        place = Place.read(page["next"])
+        place = Cursor.read(page["next"])
 
 
 def backward(run: Run, query: Query, limit: int) -> list[dict[str, object]]:
     page = last_page(run, query, limit)
     lines = page["lines"]
-    while page["earlier"]:
-        page = last_page(run, query, limit, Place.read(lines[0]["place"]))
+    while page["before"]:
+        page = last_page(run, query, limit, Cursor.read(page["before"]))
         lines = page["lines"] + lines
     return lines
 
@@ -94,13 +97,13 @@ def test_pages_backward_too(run: Run, limit: int) -> None:
         Query("Line 29"),
         Query(r"rank [13] line 2\d\b", regex=True),
         Query("without a stamp"),
-        Query("rank 4", ranks=frozenset({4, 0})),
+        Query("rank 4", ranks=[range(4, 5), range(1)]),
         Query(stream="e", attempt=2),
     ],
 )
 def test_a_search_finds_what_reading_all_of_it_finds(run: Run, query: Query) -> None:
     wanted = query.matcher()
-    lines = read_logs(run, ranks=query.ranks, attempt=query.attempt)
+    lines = [line for line in read_logs(run, attempt=query.attempt) if query.wants(line.rank or 0)]
     expected = [(line.attempt, line.rank, line.text) for line in lines if wanted(line)]
     assert told(forward(run, query, 10)) == expected
     if query.text != "LINE 29":
@@ -130,12 +133,111 @@ def test_a_long_line_is_cut_and_says_so(tmp_path: Path) -> None:
     log.write_text(
         f"2026-01-01T00:00:00.000000Z o {'y' * 100_000}\n2026-01-01T00:00:01.000000Z o half"
     )
-    lines = last_page(run, Query(), 10)["lines"]
-    assert [len(line["text"]) for line in lines] == [4000]  # the other is still being written
-    assert lines[0]["cut"] == 96_000
-    log.open("a").write(" and whole\n")
-    after = next_page(run, Query(), 10, Place.read(lines[0]["place"]))
+    page = last_page(run, Query(), 10)
+    assert [len(line["text"]) for line in page["lines"]] == [4000]  # the other is being written
+    assert page["lines"][0]["cut"] > 60_000
+    append(log, " and whole\n")
+    after = next_page(run, Query(), 10, Cursor.read(page["next"]))
     assert [line["text"] for line in after["lines"]] == ["half and whole"]
+
+
+@pytest.mark.parametrize("stamp", ["2026-01-01T00:00:00.000000Z o ", ""])
+def test_a_line_of_megabytes_does_not_move_its_neighbours(tmp_path: Path, stamp: str) -> None:
+    run = Run.create(tmp_path, "huge", scheduler="slurm", cwd="/", command=[]).add_job_id("7")
+    attempt = run.new_attempt()
+    (attempt.path / "ranks").mkdir()
+    log = attempt.path / "ranks" / "rank-00000.log" if stamp else run.path / "slurm-7.out"
+    words = ["one", "y" * 3_000_000, "", "two", "z" * 700_000, "three"]
+    log.write_text("".join(f"{stamp}{text}\n" for text in words))
+    for lines in (forward(run, Query(), 2), backward(run, Query(), 2)):
+        assert [line["text"] for line in lines] == [text[:4000] for text in words]
+        offsets = [Place.read(str(line["place"])).offset for line in lines]
+        assert offsets == [sum(len(stamp) + len(w) + 1 for w in words[:n]) for n in range(6)]
+
+
+def append(path: Path, text: str) -> None:
+    with open(path, "a") as file:
+        file.write(text)
+
+
+def rank_log(run: Run, rank: int = 0, **about: str) -> Path:
+    """The log of a rank in an attempt of its own."""
+    attempt = run.new_attempt()
+    path = attempt.path / "attempt.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | about))
+    (attempt.path / "ranks").mkdir()
+    return attempt.path / "ranks" / f"rank-{rank:05}.log"
+
+
+def test_following_leaves_out_no_line_that_comes_late(tmp_path: Path) -> None:
+    """Of a clock that is behind, and of a rank that was not heard of before."""
+    run = Run.create(tmp_path, "late", scheduler="local", cwd="/", command=[])
+    log = rank_log(run)
+    append(log, "2026-01-01T00:00:10.000000Z o first\n")
+    page = last_page(run, Query(), 10)
+    append(log, "2026-01-01T00:00:05.000000Z o the clock was set back\n")
+    append(log.with_name("rank-00001.log"), "2026-01-01T00:00:01.000000Z o slow file system\n")
+    page = next_page(run, Query(), 10, Cursor.read(page["next"]))
+    assert [line["rank"] for line in page["lines"]] == [1, 0]
+    append(log.with_name("rank-00001.log"), "2026-01-01T00:00:02.000000Z o and more\n")
+    page = next_page(run, Query(), 10, Cursor.read(page["next"]))
+    assert [line["text"] for line in page["lines"]] == ["and more"]
+    assert len(backward(run, Query(), 1)) == 4
+
+
+def test_the_tasks_of_an_array_are_merged_and_all_followed(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, "array", scheduler="slurm", cwd="/", command=[])
+    about = run.path / "run.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"array": "0-1"}))
+    one, two = rank_log(run, array_task="0"), rank_log(run, array_task="1")
+    for second in range(4):
+        append((one, two)[second % 2], f"2026-01-01T00:00:0{second}.000000Z o second {second}\n")
+    page = last_page(run, Query(), 10)
+    assert [line["text"][-1] for line in page["lines"]] == ["0", "1", "2", "3"]
+    assert [line["task"] for line in page["lines"]] == ["0", "1", "0", "1"]
+    append(one, "2026-01-01T00:00:09.000000Z o of the first\n")
+    append(two, "2026-01-01T00:00:08.000000Z o of the second\n")
+    after = next_page(run, Query(), 10, Cursor.read(page["next"]))
+    assert [line["text"] for line in after["lines"]] == ["of the second", "of the first"]
+    assert len(last_page(run, Query(task="1"), 10)["lines"]) == 3
+
+
+def test_slurms_output_is_followed_and_searched_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of it than one answer has time for, and no times to find a place by."""
+    run = Run.create(tmp_path, "plain", scheduler="slurm", cwd="/", command=[]).add_job_id("7")
+    out = run.path / "slurm-7.out"
+    out.write_text("".join(f"line {n} {'x' * 90}\n" for n in range(30_000)) + "needle\n")
+    monkeypatch.setattr("allranks.web.log_pages.PATIENCE", 0.0)
+    found = forward(run, Query("NEEDLE"), 10)
+    assert [line["text"] for line in found] == ["needle"]
+    assert len(forward(run, Query("line 2999"), 3)) == 11
+    page = last_page(run, Query(), 10)
+    append(out, "and on it goes\n")
+    after = next_page(run, Query(), 10, Cursor.read(page["next"]))
+    assert [line["text"] for line in after["lines"]] == ["and on it goes"]
+
+
+def test_a_regular_expression_is_searched_for_elsewhere(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    query = Query(r"rank [13] line 2\d\b", regex=True, ranks=[range(1, 4)])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
+    assert search(run, query, 20) == next_page(run, query, 20)
+    with pytest.raises(UsageError, match="not a regular expression"):
+        search(run, Query("(", regex=True), 20)
+
+
+def test_a_regular_expression_without_an_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create(tmp_path, "endless", scheduler="local", cwd="/", command=[])
+    append(rank_log(run), f"2026-01-01T00:00:10.000000Z o {'a' * 60}b\n")
+    monkeypatch.setattr("allranks.web.searching._LIMIT", 1.0)
+    with pytest.raises(UsageError, match="longer than anyone waits"):
+        search(run, Query("(a|aa)+$", regex=True), 20)
 
 
 def test_what_slurm_kept(tmp_path: Path) -> None:
@@ -149,10 +251,13 @@ def test_what_slurm_kept(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_words_that_are_no_pattern_or_place_are_told() -> None:
-    with pytest.raises(UsageError, match="not a regular expression"):
-        Query("(", regex=True).matcher()
-    with pytest.raises(UsageError, match="longer than anyone waits"):
-        Query("(a+)+$", regex=True).matcher()
-    with pytest.raises(UsageError, match="not a place"):
-        Place.read("nonsense")
+@pytest.mark.parametrize("text", ["nonsense", "1.2", "1_2.3.x", f"1_1.0.{'9' * 5000}"])
+def test_words_that_are_no_place_are_told(text: str) -> None:
+    for kind in (Place, Cursor):
+        with pytest.raises(UsageError, match="not a place"):
+            kind.read(text)
+
+
+def test_a_cursor_reads_as_it_was_written() -> None:
+    for cursor in (Cursor(), Cursor(3, {"3.0": 17, "3.-1": 0, "3.f2": 1})):
+        assert Cursor.read(str(cursor)) == cursor

@@ -59,6 +59,7 @@ def validate(loop: Loop) -> None:
     """Validate in the middle of training; the average's weights when there is one."""
     if loop.fit.val_feed is not None:
         with loop.clock.away():
+            loop._recorder.show()
             _validate(loop, loop.fit.val_feed)
 
 

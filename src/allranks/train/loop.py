@@ -128,7 +128,8 @@ class Loop:
         """The batches of an epoch. True when it came to its end."""
         batches = self.clock.timed(self.fit.feed.epoch(epoch, skip=skip))
         self._plan_stop()
-        complete = self._quick(batches) if self._is_quiet() else self._observed(batches)
+        with self.clock.stepping():
+            complete = self._quick(batches) if self._is_quiet() else self._observed(batches)
         if not self.state.batch:
             raise UsageError(
                 f"The training data gave no batch in epoch {epoch}: is it empty, smaller than a batch "
@@ -204,6 +205,10 @@ class Loop:
 
     def _stop_here(self) -> bool:
         """Do what is due at this step. True when training is over."""
+        with self.clock.stopped(self.state.step):
+            return self._do_due()
+
+    def _do_due(self) -> bool:
         config, step, compiler = self.config, self.state.step, self.fit.compiler
         if compiler.next_look is not None and step >= compiler.next_look:
             compiler.look(step)
@@ -244,6 +249,7 @@ class Loop:
     def _save(self) -> None:
         assert self.trainer._saving is not None
         with self.clock.saving():
+            self._recorder.show()
             self.trainer._saving.save(None, wanted=False)
         self._agreement.saved(self.state.step)
 
@@ -262,4 +268,5 @@ class Loop:
     def fire(self, event: str, *args: Any) -> None:
         """Tell the callbacks, when one listens."""
         if self.fit.callbacks.has(event):
-            self.fit.callbacks.fire(event, self.trainer, *args)
+            with self.clock.aside():
+                self.fit.callbacks.fire(event, self.trainer, *args)

@@ -15,6 +15,8 @@ import torch
 
 PHASES = ("forward", "backward", "communication", "optimizer")
 
+MOST = 256
+"""Marked steps that are kept for the next log."""
 Piece = tuple[str, Any, Any]
 """A phase, its first mark and its last."""
 
@@ -30,7 +32,7 @@ class Marks:
         self._made: Any = None
         """Where the last gradient of this rank's own was done, in the backward pass under way."""
         self._step: list[Piece] = []
-        self._unread: deque[list[Piece]] = deque()
+        self._unread: deque[list[Piece]] = deque(maxlen=MOST)
         self.listener: Callable[[str], None] | None = None
         """Is told of the end of every phase, as it ends."""
 

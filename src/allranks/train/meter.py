@@ -26,6 +26,7 @@ class Meter:
         self._size, self._rank = size, rank
         self._entries: list[Entry] = []
         self._names: list[str] | None = None
+        self._loaded = 0
 
     def add(self, loss: torch.Tensor | float, metrics: Mapping[str, Any], count: int) -> None:
         """Note a batch of ``count`` samples; ``loss`` is detached, or on a CPU a number."""
@@ -35,6 +36,11 @@ class Meter:
     def last_loss(self) -> torch.Tensor | None:
         """The loss of the latest batch."""
         return torch.as_tensor(self._entries[-1][0]) if self._entries else None
+
+    @property
+    def samples(self) -> int:
+        """Of this rank since the last flush, without those of an attempt before."""
+        return sum(count for _, _, count in self._entries) - self._loaded
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -53,6 +59,7 @@ class Meter:
     def load_state(self, state: Sequence[Any]) -> None:
         """Go on from there."""
         self._entries += [(loss, metrics, count) for loss, metrics, count in state]
+        self._loaded = sum(count for _, _, count in self._entries)
 
     def flush(self, shared: Sequence[float] = (), own: Sequence[float] = ()) -> Reading:
         """Start the reduction of what was noted; collective.
@@ -60,7 +67,7 @@ class Meter:
         In the same vector travel ``shared`` numbers, which are added up, and each rank's ``own``, which
         have a place for every rank. All ranks must give as many.
         """
-        entries, self._entries = self._entries, []
+        entries, self._entries, self._loaded = self._entries, [], 0
         names = ["loss", *sorted({name for entry in entries for name in entry[1]})]
         if self._size > 1:
             names = self._agreed_on(names if entries else None)

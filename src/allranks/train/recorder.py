@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from allranks.train.folder import present_attempt
+from allranks.train.folder import fit_number, present_attempt
 from allranks.train.meter import Late, Reading, Sums
 from allranks.train.speeds import speeds
 from allranks.train.step_file import StepFile
-from allranks.train.timing import Clock
+from allranks.train.timing import Clock, Spent
 
 if TYPE_CHECKING:
     from allranks.train.loop import Fit
@@ -26,6 +26,7 @@ class Recorder:
         self._pending: tuple[Reading, dict[str, Any]] | None = None
         self._epoch_sums = Sums()
         self._warned = False
+        self._step = fit.state.step
         self._file: StepFile | None = None
         self._opened = False
 
@@ -48,18 +49,32 @@ class Recorder:
 
         ``final`` reads them at once: at the end of an epoch.
         """
+        self.settle()  # first: where a GPU has done the window before, the clock knows its time
         state = self._trainer.state
         about: dict[str, Any] = {"step": state.step, "epoch": state.epoch, **self._rates()}
         if self._parts.grad_norm is not None:
             about["grad_norm"] = Late(self._parts.grad_norm)
-        spent = self._clock.window(state.step, wait=final)
+        spent = self._spent(state.step, wait=final)
         about["steps"] = spent.steps
-        spent.facts = self._sampling.facts() if spent.steps else {}
-        reading = self._meter.flush(spent.shared, spent.own)
-        self.settle()
-        self._pending = (reading, about)
+        self._pending = (self._meter.flush(spent.shared, spent.own), about)
         if final or self._session.device.type == "cpu":  # nothing to wait for
             self.settle()
+
+    def _spent(self, step: int, *, wait: bool) -> Spent:
+        """What this rank's steps took since the last time."""
+        steps, self._step = step - self._step, step
+        if not steps:
+            return Spent()
+        spent = self._clock.window(step, wait=wait)
+        spent.facts = {"samples": self._meter.samples / steps, **self._sampling.facts()}
+        return spent
+
+    def show(self) -> None:
+        """Write what waits: for a while no step will, and somebody may look at the run meanwhile."""
+        self.settle()
+        self._trainer._sink.flush()
+        if self._file is not None:
+            self._file.flush()
 
     def settle(self) -> None:
         """Read the numbers that are under way and give them to the loggers."""
@@ -89,9 +104,8 @@ class Recorder:
 
     def _speeds(self, reading: Reading) -> dict[str, float]:
         """How fast the window was and what its time went to, over all ranks."""
-        ranks, samples = self._session.world.size, self._trainer.state.samples_per_step
-        found = speeds(reading.shared(), ranks, samples)
-        self._sampling.pace = found.get("step_seconds")
+        found = speeds(reading.shared(), self._session.world.size)
+        self._sampling.pace = found.get("step_seconds", self._sampling.pace)
         return found
 
     def _note_ranks(self, reading: Reading, step: int, epoch: int, steps: int) -> None:
@@ -102,7 +116,8 @@ class Recorder:
         if not self._opened:
             self._opened = True
             if (folder := present_attempt(self._trainer.folder)) is not None:
-                self._file = StepFile(folder, here.size, self._trainer.say)
+                number = fit_number(self._trainer.folder)
+                self._file = StepFile(folder, here.size, self._trainer.say, fit=number)
         if self._file is not None:
             self._file.add(step, epoch, steps, reading.places())
 

@@ -1,4 +1,4 @@
-"""Which steps are marked: one about every quarter of a second, the same ones on all ranks.
+"""Which steps are marked: some in every second, the same ones on all ranks.
 
 The loop stops before such a step and after it, and the step in between is another function. All other steps
 run as if there were no marks.
@@ -6,6 +6,7 @@ run as if there were no marks.
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from allranks.train.stepping import Step, full_step
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from allranks.train.loop import Fit
     from allranks.train.marks import Marks
 
-SECONDS = 0.25
-"""Between two marked steps, as soon as it is known how long a step takes."""
+SECONDS = {"cpu": 0.05, "cuda": 0.25}
+"""Between two marked steps, about, as soon as it is known how long a step takes."""
 NEVER = 1 << 62
 
 
@@ -37,6 +38,9 @@ class Sampling:
         self.pace: float | None = None
         """Seconds of a step, over all ranks, so that all have the same steps marked."""
         self._gap = 2
+        self._seconds = SECONDS.get(fit.engine.session.device.type, 0.25)
+        self._chance = Random(0)
+        """The same on all ranks. Work that comes back every so many steps must not keep step with the marks."""
         self._start = self.next = NEVER
         self._used: tuple[Step, Step] | None = None
         """The exchanged step while it is in place, and what it stands for."""
@@ -54,14 +58,15 @@ class Sampling:
         return self._config.tokens_per_sample is None
 
     def facts(self) -> dict[str, float]:
-        """``tokens`` and ``flops`` of a sample, ``peak`` of the device; 0 where they are not known."""
+        """``tokens`` and ``flops`` of a sample, ``peak`` of the device, where they are known."""
         there, samples = self._seen
         if samples:
             self._tokens, self._seen = there / samples, [0, 0]
         flops = float(self._config.flops_per_sample or 0.0)
         if self._counting is not None:
             flops = self._counting.flops
-        return {"tokens": self._tokens, "flops": flops, "peak": self._peak}
+        facts = {"tokens": self._tokens, "flops": flops, "peak": self._peak}
+        return {name: value for name, value in facts.items() if value}
 
     def look(self, step: int) -> None:
         """At a stop: take back the marked step that was made, and put the next one in place if it is due."""
@@ -76,7 +81,8 @@ class Sampling:
 
     def _plan(self, step: int) -> None:
         if self.pace:
-            self._start = step + max(round(SECONDS / self.pace), 1) - 1
+            seconds = self._seconds * self._chance.uniform(0.5, 1.5)
+            self._start = step + max(round(seconds / self.pace), 1) - 1
         else:
             self._start = step + self._gap
             self._gap *= 2

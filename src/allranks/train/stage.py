@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -67,8 +69,14 @@ def _sampled(trainer: Trainer) -> AbstractContextManager[None]:
     here = trainer.world
     return sample_here(
         lambda: own_attempt() or attempt_folder(trainer.folder),
-        here.node_rank, here.local_rank, here.local_size, trainer.say,
+        here.node_rank, here.local_rank, here.local_size,
+        trainer.say if here.is_main else _complain,
     )  # fmt: skip
+
+
+def _complain(text: str) -> None:
+    """What only this node knows is said here: rank 0 is on another."""
+    print(f"allranks: {os.uname().nodename}: {text}", file=sys.stderr, flush=True)
 
 
 def _note_start(trainer: Trainer, fit: Fit) -> None:

@@ -24,9 +24,12 @@ BYTES_PER_SECOND = 4096
 class StepFile:
     """The file of one attempt. A disk that refuses it costs the file, told once, and not the training."""
 
-    def __init__(self, folder: Path, ranks: int, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, ranks: int, warn: Callable[[str], None], *, fit: int = 1
+    ) -> None:
+        """``fit``: which one of the script, when it makes several."""
         self._out = LineFile(folder / NAME)
-        self._ranks, self._warn = ranks, warn
+        self._ranks, self._warn, self._fit = ranks, warn, fit
         self._told = False
         self._next = 0.0
         self._reset()
@@ -52,10 +55,7 @@ class StepFile:
         line = self._line(*self._last)
         self._reset()
         self._next = time.monotonic() + max(LEAST_SECONDS, len(line) / BYTES_PER_SECOND)
-        try:
-            self._out.add(line)
-        except OSError as error:
-            self._tell(error)
+        self._try(self._out.add, line)
 
     def _line(self, step: int, epoch: int) -> str:
         means = [
@@ -63,18 +63,25 @@ class StepFile:
             for total, steps in zip(self._sums, self._steps, strict=True)
         ]
         row: dict[str, Any] = {"time": round(time.time(), 3), "step": step, "epoch": epoch}
+        row["fit"] = self._fit
         row |= {f"{name}_seconds": means[at :: len(OWN)] for at, name in enumerate(OWN)}
         return json.dumps(row) + "\n"
+
+    def flush(self) -> None:
+        """The next line may be long in coming."""
+        self._try(self._out.flush)
 
     def close(self) -> None:
         """Write what waits."""
         self._write()
-        try:
-            self._out.close()
-        except OSError as error:
-            self._tell(error)
+        self._try(self._out.close)
 
-    def _tell(self, error: OSError) -> None:
-        if not self._told:
-            self._told = True
-            self._warn(f"What the steps of each rank took cannot be written to {NAME}: {error}.")
+    def _try(self, call: Callable[..., None], *args: Any) -> None:
+        try:
+            call(*args)
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                self._warn(
+                    f"What the steps of each rank took cannot be written to {NAME}: {error}."
+                )

@@ -21,12 +21,14 @@ from allranks.monitor.snapshot import take
 from allranks.runs.folder import Run
 from allranks.schedulers.status import RunStatus
 from allranks.slurm.states import State
-from allranks.web import log_pages
+from allranks.web import log_pages, searching
 from allranks.web.catalogue import Catalogue
 from allranks.web.comparing import MOST, compare
 from allranks.web.following import Following, States
 from allranks.web.job_facts import job_facts
 from allranks.web.log_files import Place
+from allranks.web.log_pages import Cursor
+from allranks.web.log_query import Query
 from allranks.web.looks import heat_map, plots
 from allranks.web.rows import Rows
 from allranks.web.slurm_queue import Queue
@@ -35,7 +37,8 @@ _SHOWN = 100  # runs of the list in one answer
 _LINES = 2000  # lines of a log in one answer, at most
 _SCRAPED = 50  # runs that /metrics speaks of, at most
 _OVER = 600.0  # seconds for which it speaks of one that has ended
-_RANKS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+_SCRAPE = 5.0  # seconds that it waits for Slurm, at most
+_RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 
 Answer = Callable[[Request], Any]
 
@@ -72,7 +75,7 @@ class Api:
         limit = _number(request, "limit", _SHOWN, 10_000)
         ours = {job for _, run in runs for job in run.job_ids}
         return {
-            "runs": self._rows.rows(runs[:limit]),
+            "runs": self._rows.rows(runs[:limit], curves=request.query_params.get("curves") != "0"),
             "more": max(len(runs) - limit, 0),
             "jobs": self._queue.jobs(ours),
         }
@@ -81,8 +84,8 @@ class Api:
         """Everything but the plots."""
         run = self._run(request)
         status = self._states.of([run])[0]
-        with self._following.source(run) as source:
-            found = plain(take(source, status))
+        with self._following.source(run, _task(request)) as source:
+            found = plain(take(source, status)) | {"tasks": source.tasks}
         for name in ("loss", "val_loss", "last_lines"):  # the plots and the logs have more of them
             del found[name]
         found["ranks"] = [_rank(rank) for rank in found["ranks"]]
@@ -91,13 +94,13 @@ class Api:
 
     def plots(self, request: Request) -> dict[str, Any]:
         """Loss, throughput, phases and chosen metrics by step."""
-        names = [name for name in request.query_params.get("names", "").split(",") if name]
-        with self._following.source(self._run(request)) as source:
+        names = request.query_params.getlist("names")
+        with self._following.source(self._run(request), _task(request)) as source:
             return plots(source, names, _weight(request))
 
     def heat(self, request: Request) -> dict[str, Any]:
         """One heat map, ranks × time."""
-        with self._following.source(self._run(request)) as source:
+        with self._following.source(self._run(request), _task(request)) as source:
             return heat_map(source, request.query_params.get("what", "gpu"))
 
     def logs(self, request: Request) -> dict[str, Any]:
@@ -107,12 +110,12 @@ class Api:
         if "at" in given:
             return log_pages.around(run, query, limit, Place.read(given["at"]))
         if "before" in given:
-            return log_pages.last_page(run, query, limit, Place.read(given["before"]))
-        if "after" in given:
-            return log_pages.next_page(run, query, limit, Place.read(given["after"]))
-        if query.chosen:
-            return log_pages.next_page(run, query, limit)
-        return log_pages.last_page(run, query, limit)
+            return log_pages.last_page(run, query, limit, Cursor.read(given["before"]))
+        if not query.chosen and "after" not in given:
+            return log_pages.last_page(run, query, limit)
+        after = Cursor.read(given["after"]) if "after" in given else None
+        find = searching.search if query.text and query.regex else log_pages.next_page
+        return find(run, query, limit, after)
 
     def remarks(self, request: Request) -> dict[str, Any]:
         """What lint, check and the failures have to say."""
@@ -124,10 +127,10 @@ class Api:
 
     def compare(self, request: Request) -> dict[str, Any]:
         """Some runs side by side."""
-        keys = [key for key in request.query_params.get("runs", "").split(",") if key]
+        keys = list(dict.fromkeys(request.query_params.getlist("runs")))
         if not 1 <= len(keys) <= MOST:
             raise UsageError(f"Choose between 2 and {MOST} runs to compare.")
-        runs = [(key, self._catalogue.run(key)) for key in dict.fromkeys(keys)]
+        runs = self._catalogue.some(keys)
         x = "time" if request.query_params.get("x") == "time" else "step"
         metric = request.query_params.get("metric") or "train_loss"
         return compare(runs, self._following, x=x, metric=metric, weight=_weight(request))
@@ -137,7 +140,7 @@ class Api:
         from allranks.export.openmetrics import CONTENT_TYPE, exposition
 
         runs = [run for _, run in self._catalogue.runs()[:_SHOWN]]
-        told = [one for one in self._states.of(runs, wait=True) if _of_interest(one)][:_SCRAPED]
+        told = [one for one in self._states.of(runs, wait=_SCRAPE) if _of_interest(one)][:_SCRAPED]
         snapshots = []
         for status in told:
             with self._scraped.source(status.run) as source:
@@ -184,34 +187,42 @@ def _as_json(answer: Answer) -> Callable[[Request], Response]:
     return endpoint
 
 
-def _query(request: Request) -> log_pages.Query:
+def _query(request: Request) -> Query:
     given = request.query_params
     ranks = given.get("ranks", "")
     if ranks and not _RANKS.fullmatch(ranks.replace(" ", "")):
-        raise UsageError(f"'{ranks}' is not a list of ranks. Write 0, 0,3 or 4-7.")
-    return log_pages.Query(
+        raise UsageError(f"'{ranks[:100]}' is not a list of ranks. Write 0, 0,3 or 4-7.")
+    return Query(
         text=given.get("q", ""),
         regex=given.get("regex") == "1",
         case=given.get("case") == "1",
         ranks=_ranks(ranks.replace(" ", "")) if ranks else None,
         attempt=_number(request, "attempt", 0, 1 << 30) or None,
+        task=_task(request) or "",
         errors=given.get("errors") == "1",
         stream=given.get("stream", ""),
     )
 
 
-def _ranks(text: str) -> frozenset[int]:
-    """``0,4-7`` as numbers, as ``logs --rank`` takes them; a span is cut at a million."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        found.update(range(int(first), min(int(last or first), int(first) + 10**6) + 1))
-    return frozenset(found)
+def _ranks(text: str) -> list[range]:
+    """``0,4-7`` as spans, as ``logs --rank`` takes them."""
+    parts = (part.partition("-") for part in text.split(","))
+    return [range(int(first), int(last or first) + 1) for first, _, last in parts]
 
 
 def _number(request: Request, name: str, usual: int, most: int) -> int:
     text = request.query_params.get(name, "")
-    return min(int(text), most) if text.isascii() and text.isdigit() else usual
+    if not re.fullmatch(r"[0-9]{0,18}", text):
+        raise UsageError(f"{name}={text[:100]} is not a number.")
+    return min(int(text), most) if text else usual
+
+
+def _task(request: Request) -> str | None:
+    """Of a job array. It becomes a part of a path, so it is a number or nothing."""
+    text = request.query_params.get("task", "")
+    if not re.fullmatch(r"[0-9]{0,9}", text):
+        raise UsageError(f"task={text[:100]} is not the number of an array's task.")
+    return text or None
 
 
 def _weight(request: Request) -> float:

@@ -7,7 +7,6 @@ header and of the method against the others.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
 import os
@@ -22,6 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from allranks.errors import UsageError
+from allranks.runs.files import read_bytes
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -63,7 +63,7 @@ def kept_token(path: Path) -> str:
 def _read_token(path: Path) -> str:
     try:
         open_to_others = path.stat().st_mode & 0o077
-        token = path.read_text("utf-8", "replace").strip()
+        token = read_bytes(path).decode("utf-8", "replace").strip()
     except OSError as error:
         raise UsageError(f"--token-file {path} cannot be read: {error.strerror}.") from None
     if open_to_others:
@@ -81,9 +81,11 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._token = token.encode()
-        # Cookies do not know ports: two servers on one machine must not overwrite each other's.
-        self.cookie = f"allranks_{hashlib.sha256(self._token).hexdigest()[:8]}"
+        self._token = token
+        # Cookies do not know ports: whoever listens on one after us gets ours sent. So it is good for
+        # this start only, also where the token is kept, and has a name that no other server's has.
+        self._pass = new_token()
+        self.cookie = f"allranks_{secrets.token_hex(4)}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -106,23 +108,24 @@ class Guard:
 
     def _first_visit(self, request: Request) -> Response:
         """The token goes into a cookie and out of the address, which ends up in histories."""
-        if not self._is_token(request.query_params["token"]):
+        if not _same(request.query_params["token"], self._token):
             return PlainTextResponse(f"This is the token of another start. {_WHO}", 401)
         others = [item for item in request.query_params.multi_items() if item[0] != "token"]
         path = "/" + request.url.path.lstrip("/")  # "//elsewhere" would lead to another host
         answer = RedirectResponse(path + (f"?{urlencode(others)}" if others else ""), 303)
-        answer.set_cookie(self.cookie, self._token.decode(), httponly=True, samesite="strict")
+        answer.set_cookie(self.cookie, self._pass, httponly=True, samesite="strict")
         return answer
 
     def _known(self, request: Request) -> bool:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._is_token(given.strip()):
+        if kind.lower() == "bearer" and _same(given.strip(), self._token):
             return True
-        return self._is_token(request.cookies.get(self.cookie, ""))
+        return _same(request.cookies.get(self.cookie, ""), self._pass)
 
-    def _is_token(self, given: str) -> bool:
-        """In a time that does not tell how much of it was right."""
-        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
+
+def _same(given: str, right: str) -> bool:
+    """In a time that does not tell how much of it was right."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), right.encode())
 
 
 def is_loopback(name: str) -> bool:

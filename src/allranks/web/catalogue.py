@@ -6,11 +6,13 @@ import hashlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from allranks.errors import RunNotFoundError
+from allranks.runs.files import is_there
 from allranks.runs.folder import Run
 from allranks.runs.index import find_run, list_runs
 
@@ -30,31 +32,37 @@ class Catalogue:
             self._add(reference)
         self._everything = not references
         self._lock = threading.Lock()
-        self._ids: dict[Path, str] = {}
-        self._runs: list[Run] = []
+        self._runs: dict[str, Run] = {}
         self._until = float("-inf")
 
     def runs(self) -> list[tuple[str, Run]]:
         """The id and the run of each, the newest first."""
         with self._lock:
             if (began := time.monotonic()) > self._until:
-                self._runs = self._find()
+                self._runs = _by_id(self._find())
                 took = time.monotonic() - began
                 # Ten thousand folders on a slow disk: the page must not keep it busy.
                 self._until = began + max(_AGE, 20 * took)
-            return [(self._id(run), run) for run in self._runs]
+            return list(self._runs.items())
 
     def run(self, wanted: str) -> Run:
         """The run with that id, as its folder says now."""
-        for known, run in self.runs():
-            if known == wanted:
-                return Run.open(run.path)
+        self.runs()
+        if known := self._runs.get(wanted):
+            return Run.open(known.path)
         raise RunNotFoundError(f"There is no run '{wanted}' in the list.")
+
+    def some(self, wanted: Sequence[str]) -> list[tuple[str, Run]]:
+        """Those of the wanted that are there; RunNotFoundError when none is."""
+        self.runs()
+        known = [(key, self._runs[key]) for key in wanted if key in self._runs]
+        found = [(key, run) for key, one in known if (run := _open(one.path))]
+        return found or [(key, self.run(key)) for key in wanted[:1]]
 
     def _add(self, reference: str) -> None:
         """A folder that is no run stands for all runs below it, also those that come later."""
         path = Path(reference).expanduser().absolute()
-        if path.is_dir() and not _inside_run(path):
+        if is_there(path) and path.is_dir() and not _inside_run(path):
             plain = os.sep in reference or reference.startswith(".")
             if plain or next(_below(path), None):
                 self._folders.append(path)
@@ -68,17 +76,19 @@ class Catalogue:
         runs = [run for path in dict.fromkeys(paths) if (run := _open(path))]
         return sorted(runs, key=lambda run: run.created or _LONG_AGO, reverse=True)
 
-    def _id(self, run: Run) -> str:
-        """The folder's name; of two that are alike the one seen later gets a mark of its place."""
-        if run.path not in self._ids:
-            taken = run.id in self._ids.values()
-            mark = f"~{hashlib.sha256(os.fsencode(run.path)).hexdigest()[:6]}" if taken else ""
-            self._ids[run.path] = run.id + mark
-        return self._ids[run.path]
+
+def _by_id(runs: Sequence[Run]) -> dict[str, Run]:
+    """By the folder's name; of those that are alike each has a mark of its place."""
+    names = Counter(run.id for run in runs)
+    return {run.id + (_mark(run.path) if names[run.id] > 1 else ""): run for run in runs}
+
+
+def _mark(path: Path) -> str:
+    return f"~{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
 
 
 def _inside_run(path: Path) -> bool:
-    return any((folder / "run.json").exists() for folder in (path, *path.parents[:4]))
+    return any(is_there(folder / "run.json") for folder in (path, *path.parents[:4]))
 
 
 def _open(path: Path) -> Run | None:
@@ -97,7 +107,7 @@ def _below(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
         return
     for item in children:
         path = Path(item.path)
-        if (path / "run.json").exists():
+        if is_there(path / "run.json"):
             yield path
         elif depth > 1:
             yield from _below(path, depth - 1)

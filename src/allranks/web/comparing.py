@@ -9,7 +9,7 @@ from allranks.runs.files import read_json
 from allranks.runs.folder import Run
 from allranks.web.following import Following
 from allranks.web.job_facts import flat, plan_values
-from allranks.web.looks import LOSSES, THROUGHPUT, metric_names, series
+from allranks.web.looks import LOSSES, THROUGHPUT, fit_start, metric_names, series
 
 MOST = 6
 """Runs in one comparison: more colours than that nobody tells apart."""
@@ -35,9 +35,15 @@ def compare(
             known = metric_names(source)
             names |= dict.fromkeys(known)
             asked = dict.fromkeys((metric, "samples_per_second", "tokens_per_second"))
+            since = fit_start(source)
             curves[key] = {
                 name: series(
-                    source, name, x=x, weight=weight if name == metric else 0.0, most=_POINTS
+                    source,
+                    name,
+                    since,
+                    x=x,
+                    weight=weight if name == metric else 0.0,
+                    most=_POINTS,
                 )
                 for name in asked
                 if name in known

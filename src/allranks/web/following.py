@@ -12,12 +12,17 @@ from pathlib import Path
 
 from allranks.monitor.source import Source
 from allranks.runs.folder import Run
-from allranks.schedulers.status import RunStatus, run_statuses
+from allranks.schedulers.status import RunStatus, folder_status, run_statuses
+from allranks.slurm.states import State
+from allranks.web.beside import Beside
 
 _MOST = 12  # runs held; a comparison has six
 _FRESH = 1.0  # seconds for which what was read holds: several requests of one look read once
 _ASKED = 4.0  # seconds for which a state holds, so that the queue is not asked by every look
-_ENDED = 20.0  # the same of a run that has ended: only someone who resumes it changes that
+_SETTLED = 20.0  # the same of a run whose folder tells its end: no one is asked, its files are read
+_QUIET = 60.0  # of one that Slurm alone says is over, or that it has forgotten: longer each time
+_QUIETEST = 600.0
+_MOMENT = 1.0  # seconds that the first look at a run waits for Slurm
 
 
 @dataclass
@@ -32,59 +37,95 @@ class Following:
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
-        self._held: OrderedDict[Path, _Held] = OrderedDict()
+        self._held: OrderedDict[tuple[Path, str | None], _Held] = OrderedDict()
         self._lock = threading.Lock()
 
     @contextmanager
-    def source(self, run: Run) -> Iterator[Source]:
-        """The run's numbers up to now, for one request at a time."""
-        held = self._get(run)
+    def source(self, run: Run, task: str | None = None) -> Iterator[Source]:
+        """The run's numbers up to now, of an array those of a task; for one request at a time."""
+        held = self._get(run, task)
         with held.lock:
             if time.monotonic() - held.read > _FRESH:
                 held.source.refresh()
                 held.read = time.monotonic()
             yield held.source
 
-    def _get(self, run: Run) -> _Held:
+    def _get(self, run: Run, task: str | None) -> _Held:
+        key = run.path, task
         with self._lock:
-            held = self._held.setdefault(run.path, _Held(Source(run)))
-            self._held.move_to_end(run.path)
+            held = self._held.setdefault(key, _Held(Source(run, task)))
+            self._held.move_to_end(key)
             while len(self._held) > self._most:
                 self._held.popitem(last=False)
             return held
 
 
+@dataclass(frozen=True)
+class _Told:
+    status: RunStatus
+    until: float
+    lasts: float
+
+
 class States:
     """The states of runs, asked for together and not more often than they can change.
 
-    Slurm may take its time: nobody waits for it who has been told a state before.
+    Slurm may take its time, so it is asked beside, one question at a time; until it answers, a run is
+    what it was before, or what its folder says.
     """
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[float, RunStatus]] = {}
-        self._lock = threading.Lock()
+        self._told: dict[Path, _Told] = {}
+        self._met: set[Path] = set()
+        self._beside = Beside()
 
-    def of(self, runs: Sequence[Run], *, wait: bool = False) -> list[RunStatus]:
-        """One state for each run, in their order; with ``wait`` none that is out of date."""
-        if wait or any(run.path not in self._known for run in runs):
-            with self._lock:
-                self._ask(runs)
-        elif any(self._stale(run) for run in runs):
-            threading.Thread(target=self._ask_beside, args=(runs,), daemon=True).start()
-        return [self._known[run.path][1] for run in runs]
+    def of(self, runs: Sequence[Run], *, wait: float = 0.0) -> list[RunStatus]:
+        """One state for each run, in their order; ``wait``: seconds for Slurm to answer."""
+        due = [run for run in runs if self._due(run)]
+        self._ask([run for run in due if not run.job_ids])
+        if asked := [run for run in due if run.job_ids]:
+            new = {run.path for run in asked} - self._met
+            self._met |= new
+            asking = self._beside.start(lambda: self._ask(asked))
+            asking.join(max(wait, _MOMENT if new else 0.0))
+        return [self._state(run) for run in runs]
 
-    def _ask_beside(self, runs: Sequence[Run]) -> None:
-        if self._lock.acquire(blocking=False):  # else someone asks already
-            try:
-                self._ask(runs)
-            finally:
-                self._lock.release()
+    def _state(self, run: Run) -> RunStatus:
+        told = self._told.get(run.path)
+        return told.status if told else folder_status(run)
+
+    def _due(self, run: Run) -> bool:
+        told = self._told.get(run.path)
+        if told is None or told.status.run.job_ids != run.job_ids:
+            return True
+        return time.monotonic() > told.until
 
     def _ask(self, runs: Sequence[Run]) -> None:
-        for status in run_statuses([run for run in runs if self._stale(run)]):
-            self._known[status.run.path] = (time.monotonic(), status)
+        settled = {run.path for run in runs if self._settled(run)}
+        for path in settled:
+            self._tell(self._told[path].status, _SETTLED)
+        for status in run_statuses([run for run in runs if run.path not in settled]):
+            self._tell(status, self._lasting(status))
 
-    def _stale(self, run: Run) -> bool:
-        asked, status = self._known.get(run.path, (float("-inf"), None))
-        lasts = _ENDED if status is not None and status.state.ended else _ASKED
-        return time.monotonic() - asked > lasts
+    def _tell(self, status: RunStatus, lasts: float) -> None:
+        before = self._told.get(status.run.path)
+        same = before.status if before and before.status == status else status
+        self._told[status.run.path] = _Told(same, time.monotonic() + lasts, lasts)
+
+    def _settled(self, run: Run) -> bool:
+        """It was told that it ended, and its folder tells the same end still."""
+        told, last = self._told.get(run.path), run.last_attempt
+        if told is None or not told.status.state.ended or last is None or run.array:
+            return False
+        same = told.status.run.job_ids == run.job_ids and told.status.attempts == last.number
+        return same and last.exit_code is not None and not last.followed
+
+    def _lasting(self, status: RunStatus) -> float:
+        """While it lives, it may change at any moment; else the longer, the longer nothing happens."""
+        over = status.state.ended or status.state is State.UNKNOWN
+        if not over or not status.run.job_ids:
+            return _ASKED
+        before = self._told.get(status.run.path)
+        if before is None or before.status != status or before.lasts < _QUIET:
+            return _QUIET
+        return min(2 * before.lasts, _QUIETEST)

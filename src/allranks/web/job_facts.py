@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.redact import redact_environment, redact_text, redact_words
-from allranks.runs.files import read_json
+from allranks.runs.files import open_file, read_json
 from allranks.runs.folder import Run
 
 _MOST = 512 << 10  # bytes of a text that are shown
@@ -74,7 +74,7 @@ def _text(path: Path) -> str:
     try:
         if path.is_symlink():
             return ""
-        with open(path, "rb") as file:
+        with open(open_file(path), "rb") as file:
             return file.read(_MOST).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -1,8 +1,7 @@
 """Logs of any size, read from any place in either direction.
 
-A line's place is its attempt, time, rank and offset: the order in which the logs of all ranks are
-merged, and the mark that a page ends with and the next one begins after. Files are in the order of
-time, so a place is found in one by bisection, whatever its size.
+A line's place is its time, attempt, rank and offset: the order in which the logs of all ranks are
+merged. Files are in the order of time, so a place is found in one by bisection, whatever its size.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from allranks.runs.logs import plain_files, read_chunk
 _STAMP = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 _STAMPED = re.compile(rb"\n(?=(" + _STAMP + rb") [oe])")
 _WINDOW = 16 << 10  # bytes in which a bisection looks for the next stamp
+_LONGEST = 64 << 10  # bytes of a line that are read; more of it is passed over
 NO_RANK = -1
 """In a place: written by the job script, in what Slurm keeps."""
 
@@ -29,29 +29,33 @@ NO_RANK = -1
 class Place(NamedTuple):
     """Where a line stands in the merged logs; places sort as the lines do."""
 
-    attempt: int
+    group: int
     time: str
+    attempt: int
     rank: int
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.attempt}.{self.rank}.{self.offset}.{self.time}"
+        return f"{self.group}.{self.attempt}.{self.rank}.{self.offset}.{self.time}"
 
     @classmethod
     def read(cls, text: str) -> Place:
         """From what a page was given before."""
         try:
-            attempt, rank, offset, time = text.split(".", 3)
-            return cls(int(attempt), time, int(rank), int(offset))
+            group, attempt, rank, offset, time = text.split(".", 4)
+            return cls(int(group), time, int(attempt), int(rank), int(offset))
         except ValueError:
-            raise UsageError(f"'{text}' is not a place in the logs.") from None
+            raise UsageError(f"'{text[:100]}' is not a place in the logs.") from None
 
 
 class Found(NamedTuple):
-    """A line and its place; no line: everything up to there was passed over."""
+    """A line, its place, and where in which file it ends; no line: everything up to there was skipped."""
 
     place: Place
     line: LogLine | None
+    file: str
+    end: int
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,18 @@ class LogFile:
     """The log of one rank in one attempt, or with NO_RANK the output that Slurm kept."""
 
     path: Path
+    group: int
+    """Groups follow each other; the files of one are merged by time."""
     attempt: int
     rank: int
+    task: str = ""
     grows: bool = False
     """Its last line may be a part of one still."""
+
+    @property
+    def key(self) -> str:
+        """Its name in a cursor."""
+        return f"{self.attempt}.{self.rank}"
 
     def forward(
         self, begin: int, chunk: int, skip: Callable[[bytes], bool] | None = None
@@ -71,20 +83,21 @@ class LogFile:
         offset, start, rest, time = begin, begin, b"", ""
         while data := read_chunk(self.path, offset, chunk):
             offset += len(data)
-            block, newline, rest_after = (rest + data).rpartition(b"\n")
+            lines, newline, after = data.rpartition(b"\n")
             if not newline:
-                rest = rest_after
+                rest = (rest + after)[:_LONGEST]
                 continue
+            block, end = rest + lines, offset - len(after)
             if skip and skip(block):
                 time = _last_stamp(block) or time
-                yield Found(Place(self.attempt, time, self.rank, start + len(block)), None)
+                yield Found(self._place(time, end - 1), None, self.key, end)
             else:
-                for found in self._parse(block, start, time):
+                for found in self._parse(block, start, time, end - 1 - start - len(block)):
                     time = found.place.time
                     yield found
-            start, rest = start + len(block) + 1, rest_after
+            start, rest = end, after
         if rest and not self.grows:
-            yield from self._parse(rest, start, time)
+            yield from self._parse(rest, start, time, offset - start - len(rest))
 
     def backward(self, end: int, chunk: int) -> Iterator[Found]:
         """Lines that lie before the offset, the last first."""
@@ -93,8 +106,9 @@ class LogFile:
             begin = max(end - chunk, 0)
             data = read_chunk(self.path, begin, end - begin) + tail
             cut = 0 if begin == 0 else self._clean_cut(data)
-            tail, data, end = data[:cut], data[cut:], begin
-            yield from reversed(list(self._parse(data.removesuffix(b"\n"), begin + cut, "")))
+            tail, data, end = data[:cut][:_LONGEST], data[cut:], begin
+            if data:
+                yield from reversed([*self._parse(data.removesuffix(b"\n"), begin + cut, "")])
 
     def seek(self, time: str) -> int:
         """The beginning of a line before everything that was written at that time or later."""
@@ -111,30 +125,37 @@ class LogFile:
     def size(self) -> int:
         """Bytes of whole lines as of now."""
         try:
-            size = self.path.stat().st_size
+            end = self.path.stat().st_size
         except OSError:
             return 0
-        if not self.grows:
-            return size
-        begin = max(size - _WINDOW, 0)
-        return begin + read_chunk(self.path, begin, size - begin).rfind(b"\n") + 1
+        while self.grows and end > 0:
+            begin = max(end - _WINDOW, 0)
+            newline = read_chunk(self.path, begin, end - begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            end = begin
+        return end
+
+    def _place(self, time: str, offset: int) -> Place:
+        return Place(self.group, time, self.attempt, self.rank, offset)
 
     def _clean_cut(self, data: bytes) -> int:
         """Where a line begins whose time is known; all of it is kept for later when there is none."""
-        if self.rank == NO_RANK:
-            return data.find(b"\n") + 1 or len(data)
-        match = _STAMPED.search(data)
-        return match.end() if match else len(data)
+        stamped = None if self.rank == NO_RANK else _STAMPED.search(data)
+        if stamped:
+            return stamped.end()
+        if self.rank != NO_RANK and len(data) < _LONGEST:
+            return len(data)
+        return data.find(b"\n") + 1 or len(data)
 
-    def _parse(self, block: bytes, start: int, time: str) -> Iterator[Found]:
-        if not block:
-            return
+    def _parse(self, block: bytes, start: int, time: str, missing: int = 0) -> Iterator[Found]:
+        """The lines of a block; of its first so many bytes are missing, since it is a long one."""
         rank = None if self.rank == NO_RANK else self.rank
         for raw in block.split(b"\n"):
-            line = parse_line(raw, self.attempt, rank, time)
-            time = line.time
-            yield Found(Place(self.attempt, time, self.rank, start), line)
-            start += len(raw) + 1
+            line = parse_line(raw[:_LONGEST], self.attempt, rank, time)
+            time, end = line.time, start + len(raw) + missing + 1
+            yield Found(self._place(time, start), line, self.key, end, self.task)
+            start, missing = end, 0
 
 
 def _last_stamp(block: bytes) -> str:
@@ -146,21 +167,31 @@ def _last_stamp(block: bytes) -> str:
 def log_files(run: Run, slurm: bool = False) -> list[LogFile]:
     """The ranks' logs; with ``slurm``, or where no agent wrote any, what Slurm kept.
 
+    Attempts follow each other, except the tasks of a job array, which run side by side.
     A folder may be another user's: what is a link in it is left out, or it could show files of
     whoever looks.
     """
-    attempts = run.attempts
-    ranks = [file for attempt in attempts for file in _of_attempt(run, attempt, attempts[-1])]
+    attempts, array = run.attempts, bool(run.array)
+    over = bool(attempts) and attempts[-1].exit_code is not None
+    ranks = [
+        file
+        for attempt in attempts
+        for file in _of_attempt(run, attempt, array, attempt.number == attempts[-1].number)
+    ]
     if ranks and not slurm:
         return ranks
-    plain = enumerate(plain_files(run), 1)
-    return [LogFile(path, number, NO_RANK) for number, path in plain if not path.is_symlink()]
+    return [
+        LogFile(path, 0 if array else number, number, NO_RANK, grows=not over)
+        for number, path in enumerate(plain_files(run), 1)
+        if not path.is_symlink()
+    ]
 
 
-def _of_attempt(run: Run, attempt: Attempt, last: Attempt) -> Iterator[LogFile]:
-    grows = attempt.number == last.number and attempt.exit_code is None
+def _of_attempt(run: Run, attempt: Attempt, array: bool, last: bool) -> Iterator[LogFile]:
+    grows = attempt.exit_code is None and (array or last)
+    group = 0 if array else attempt.number
     if not (attempt.path / "ranks").resolve().is_relative_to(run.path.resolve()):
         return
     for rank, path in attempt.log_files().items():
         if not path.is_symlink():
-            yield LogFile(path, attempt.number, rank, grows)
+            yield LogFile(path, group, attempt.number, rank, attempt.array_task, grows)

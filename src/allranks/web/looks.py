@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from allranks.errors import UsageError
+from allranks.monitor.columns import Columns
 from allranks.monitor.heat import heat, kinds
 from allranks.monitor.phases import phases_over_time
 from allranks.monitor.series import smooth, thin
@@ -27,13 +28,14 @@ def plots(source: Source, names: Sequence[str] = (), weight: float = 0.0) -> dic
     known = metric_names(source)
     chosen = [name for name in names if name in known] or _first_other(known)
     shown = [name for name in (*LOSSES, *THROUGHPUT, *chosen) if name in known]
-    found = {name: series(source, name) for name in dict.fromkeys(shown)}
+    since = fit_start(source)
+    found = {name: series(source, name, since) for name in dict.fromkeys(shown)}
     smoothed = (
-        {"train_loss": series(source, "train_loss", weight=weight)}
+        {"train_loss": series(source, "train_loss", since, weight=weight)}
         if weight and "train_loss" in found
         else {}
     )
-    steps, parts = phases_over_time(source)
+    steps, parts = phases_over_time(source, begin=_place(source.train, since))
     return {
         "names": known,
         "chosen": chosen,
@@ -60,18 +62,46 @@ def metric_names(source: Source) -> list[str]:
     return list(names)
 
 
+def fit_start(source: Source) -> float:
+    """When the last fit began: a script may train several times, and one axis can show one of them.
+
+    A fit begins where the steps of training fall; what else it wrote is later than that line. 0 when
+    there was but one.
+    """
+    lines = _pairs(source.train["step"], source.train["time"])
+    falls = [place for place, (a, b) in enumerate(pairwise(lines[0]), 1) if b < a]
+    return lines[1][falls[-1]] if falls else 0.0
+
+
 def series(
-    source: Source, name: str, *, x: str = "step", weight: float = 0.0, most: int = _POINTS
+    source: Source,
+    name: str,
+    since: float,
+    *,
+    x: str = "step",
+    weight: float = 0.0,
+    most: int = _POINTS,
 ) -> Points:
-    """One metric over steps, or over seconds since the first line (``x="time"``)."""
+    """One metric since then, over steps or over seconds (``x="time"``)."""
     for table in (source.train, source.val, source.epoch):
-        if name in table.names:
-            xs, ys = _pairs(table[x], table[name])
-            begin = _first_time(source) if x == "time" else 0.0
-            xs, ys = _last_fit(xs, ys) if x == "step" else (xs, ys)
+        if name in table:
+            begin = _place(table, since)
+            xs, ys = _pairs(table.part(x, begin), table.part(name, begin))
             ys = smooth(ys, weight) if weight else ys
-            return thin([each - begin for each in xs], ys, most)
+            zero = _first_time(source, since) if x == "time" else 0.0
+            return thin([each - zero for each in xs], ys, most)
     return [], []
+
+
+def _first_time(source: Source, since: float) -> float:
+    times = source.train["time"]
+    return next((float(each) for each in times if each is not None and each >= since), 0.0)
+
+
+def _place(table: Columns, since: float) -> int:
+    """The first line of the table that is not earlier."""
+    later = (at for at, time in enumerate(table["time"]) if time is not None and time >= since)
+    return next(later, len(table))
 
 
 def heat_map(source: Source, what: str) -> dict[str, Any]:
@@ -98,17 +128,6 @@ def _pairs(xs: Sequence[Any], ys: Sequence[Any]) -> Points:
     """The points of which both numbers are known."""
     pairs = [(a, b) for a, b in zip(xs, ys, strict=True) if a is not None and b is not None]
     return [a for a, _ in pairs], [b for _, b in pairs]
-
-
-def _last_fit(xs: list[float], ys: list[float]) -> Points:
-    """A script may train several times, each from step 0: one axis can only show one of them."""
-    falls = [place for place, (a, b) in enumerate(pairwise(xs), 1) if b < a]
-    begin = falls[-1] if falls else 0
-    return xs[begin:], ys[begin:]
-
-
-def _first_time(source: Source) -> float:
-    return next((float(each) for each in source.train["time"] if each is not None), 0.0)
 
 
 def _rounded(points: Points) -> list[list[float | None]]:

@@ -1,7 +1,6 @@
 """A run in one row of the list: little enough to read that hundreds of runs can be shown at once.
 
-A loss curve costs reading metrics.jsonl, so each request reads new ones for a moment only; the rest
-come with the next.
+A loss curve costs reading metrics.jsonl, so each request reads for a moment only; the next one goes on.
 """
 
 from __future__ import annotations
@@ -13,17 +12,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from allranks.monitor.series import thin
+from allranks.monitor.numbers import real
+from allranks.monitor.series import Curve
 from allranks.runs.folder import Run
+from allranks.runs.jsonl_tail import JsonlTail
 from allranks.runs.ledger import goodput, stories
 from allranks.runs.progress import Progress
 from allranks.schedulers.status import RunStatus
 from allranks.web.following import States
 
-_PATIENCE = 0.3  # seconds of a request for curves that were not read before
+_PATIENCE = 0.3  # seconds of a request for reading curves
 _POINTS = 48
-
-Mark = tuple[int, int] | None
+_AXES = ("step", "train_loss")
+_AT_ONCE = 5000  # lines between two looks at the clock
 
 
 class Rows:
@@ -31,48 +32,66 @@ class Rows:
 
     def __init__(self, states: States) -> None:
         self._states = states
-        self._curves: dict[Path, tuple[Mark, list[float]]] = {}
+        self._curves: dict[Path, _Losses] = {}
+        self._turn = 0
         self._ended: dict[Path, tuple[RunStatus, dict[str, Any]]] = {}
         self._lock = threading.Lock()
 
-    def rows(self, runs: Sequence[tuple[str, Run]]) -> list[dict[str, Any]]:
-        """One for each run, in their order."""
+    def rows(self, runs: Sequence[tuple[str, Run]], *, curves: bool = True) -> list[dict[str, Any]]:
+        """One for each run, in their order, with its loss curve or without."""
         statuses = self._states.of([run for _, run in runs])
         with self._lock:
-            until = time.monotonic() + _PATIENCE
+            if curves:
+                self._read([run.path for _, run in runs], time.monotonic() + _PATIENCE)
             return [
-                self._row(key, run, status) | {"curve": self._curve(run, until)}
+                self._row(key, run, status)
+                | {"curve": self._curves[run.path].points() if curves else []}
                 for (key, run), status in zip(runs, statuses, strict=True)
             ]
 
     def _row(self, key: str, run: Run, status: RunStatus) -> dict[str, Any]:
         """Of a run that has ended the files are read again only when its state was asked for again."""
         before, row = self._ended.get(run.path, (None, {}))
-        if before is not status:
+        if before is not status or row["id"] != key:
             row = _row(key, run, status)
             self._ended |= {run.path: (status, row)} if status.state.ended else {}
         return row
 
-    def _curve(self, run: Run, until: float) -> list[float] | None:
-        """The losses, thinned; None: there was no time for it yet."""
-        mark = _mark(run.path / "metrics.jsonl")
-        known = self._curves.get(run.path)
-        if known and (known[0] == mark or time.monotonic() > until):
-            return known[1]
-        if time.monotonic() > until:
-            return None
-        columns = run.metrics().columns("train", ["step", "train_loss"]) if mark else {}
-        _, losses = thin(columns.get("step", []), columns.get("train_loss", []), _POINTS)
-        self._curves[run.path] = (mark, losses)
-        return losses
+    def _read(self, paths: Sequence[Path], until: float) -> None:
+        """As many curves as there is time for; the next request goes on with those left over."""
+        self._curves = {path: self._curves.get(path) or _Losses(path) for path in paths}
+        begin = self._turn % max(len(paths), 1)
+        for path in [*paths[begin:], *paths[:begin]]:
+            if time.monotonic() > until:
+                break
+            self._turn += self._curves[path].read(until)
 
 
-def _mark(path: Path) -> Mark:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size
+class _Losses:
+    """The loss curve of the training under way: only what was added is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = JsonlTail(folder / "metrics.jsonl")
+        self._curve = Curve(_POINTS)
+        self._done = 0
+
+    def points(self) -> list[float]:
+        """The losses up to where there was time to read, thinned."""
+        return [loss for _, loss in self._curve.points()]
+
+    def read(self, until: float) -> bool:
+        """Go on until then; True when nothing is left."""
+        generation = self._file.generation
+        self._file.refresh()
+        if self._file.generation != generation:
+            self._curve, self._done = Curve(_POINTS), 0
+        while self._done < len(self._file) and time.monotonic() < until:
+            rows = self._file.since(self._done, self._done + _AT_ONCE)
+            mine = [row for row in rows if row.get("kind") == "train"]
+            steps, losses = ([real(row.get(name)) for row in mine] for name in _AXES)
+            self._curve.add(steps, losses)
+            self._done += len(rows)
+        return self._done == len(self._file)
 
 
 def _row(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
@@ -97,6 +116,7 @@ def _row(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
         "elapsed": sum(entry.seconds for entry in entries) or None,
         "nodes": status.nodes,
         "attempts": len(entries),
+        "tasks": len({entry.attempt.array_task for entry in entries} - {""}),
         "goodput": goodput(entries).share if progress else None,
         "step": progress.step if progress else None,
         "total_steps": progress.total_steps if progress else None,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import html
 import os
+import shutil
 import socket
+import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from allranks.errors import UsageError
@@ -16,6 +22,8 @@ from allranks.web.catalogue import Catalogue
 PORT = 8265
 """Where it listens unless told otherwise; the next free one when it is taken."""
 _TRIED = 50
+_LONGEST = 1 << 20  # bytes of an address: a cursor in the logs of ten thousand ranks is 200 000
+_OPENED = 60.0  # seconds after which a browser has read the page that leads it here
 
 
 @dataclass(frozen=True)
@@ -60,13 +68,15 @@ def serve(
 
     token = kept_token(token_file) if token_file else new_token()
     listening = listen(_loopback(host), port)
-    address = Address(host, listening.getsockname()[1], token)
+    number, found_port = listening.getsockname()[:2]
+    address = Address(number, found_port, token)
     config = uvicorn.Config(
         make_app(catalogue, address.token),
         log_level="critical",
         access_log=False,
         lifespan="off",
         server_header=False,
+        h11_max_incomplete_event_size=_LONGEST,
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
@@ -118,15 +128,36 @@ def at_a_distance() -> bool:
 
 
 def open_browser(url: str) -> bool:
-    """Open the page where there is a screen; False when there is none."""
+    """Open the page where there is a screen; False when there is none.
+
+    The words of a command are seen by every user of the machine, so the browser is not given the
+    address with its token but a file that only we can read, which leads there.
+    """
     if at_a_distance() or not _has_screen():
         return False
     import webbrowser
 
     try:
-        return webbrowser.open(url)
+        return webbrowser.open(_leading_to(url).as_uri())
     except (OSError, webbrowser.Error):
         return False
+
+
+def _leading_to(url: str) -> Path:
+    """A page of our own that leads there; gone after a minute, or with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="allranks-web-"))
+    remove = partial(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(remove)
+    timer = threading.Timer(_OPENED, remove)
+    timer.daemon = True
+    timer.start()
+    page = folder / "open.html"
+    page.touch(0o600)
+    page.write_text(
+        f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">'
+        "<title>allranks</title>"
+    )
+    return page
 
 
 def _has_screen() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -11,6 +10,7 @@ from allranks.slurm.jobs import list_jobs
 from allranks.slurm.parse import JobStatus
 from allranks.slurm.reasons import pending_reason_text
 from allranks.slurm.states import State
+from allranks.web.beside import Beside
 from allranks.web.rows import seconds
 
 _QUEUE = 10.0  # seconds for which the queue holds
@@ -21,13 +21,14 @@ class Queue:
 
     def __init__(self) -> None:
         self._asked = float("-inf")
+        self._beside = Beside()
         self._jobs: list[JobStatus] | None = None
 
     def jobs(self, ours: set[str]) -> list[dict[str, Any]] | None:
         """As of the last answer, another is asked for beside; None where Slurm gives none."""
         if time.monotonic() - self._asked > _QUEUE:
             self._asked = time.monotonic()
-            threading.Thread(target=self._ask, daemon=True).start()
+            self._beside.start(self._ask)
         jobs = self._jobs  # the thread may change it meanwhile
         if jobs is None:
             return None

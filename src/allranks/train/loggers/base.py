@@ -58,7 +58,7 @@ class Logger(ABC):
         """Keep the trained model: a module, or its state dict where no rank has the module whole."""
 
     def flush(self) -> None:  # noqa: B027
-        """Write what waits: a checkpoint is about to be saved."""
+        """Write what waits: a checkpoint or a validation is about to begin."""
 
     def position(self) -> int | None:
         """Lines written so far, for loggers whose file is cut after a resumption."""
@@ -156,10 +156,14 @@ class Loggers:
         for each in self._all:
             each.model(model)
 
-    def positions(self) -> dict[str, int]:
-        """By logger, how many lines it has written; what waits is written first."""
+    def flush(self) -> None:
+        """Write what waits everywhere."""
         for each in self._all:
             each.flush()
+
+    def positions(self) -> dict[str, int]:
+        """By logger, how many lines it has written; what waits is written first."""
+        self.flush()
         found = {each.inner.name: each.position() for each in self._all}
         return {name: count for name, count in found.items() if count is not None}
 

@@ -29,7 +29,7 @@ class CsvLogger(Logger):
         self._file: TextIO | None = None
         self._columns: list[str] = list(HEAD)
         self._writer: Any = None
-        self._flushed = 0.0
+        self._flushed = -FLUSH_SECONDS
         self._written = 0
 
     def start(self, run: RunInfo) -> None:
@@ -46,15 +46,15 @@ class CsvLogger(Logger):
             self._writer.writerow(self._columns)
 
     def log(self, values: Mapping[str, float], *, step: int, epoch: int, kind: str) -> None:
-        now = time.time()
         new = [name for name in values if name not in self._columns]
         if new:
             self._widen(new)
-        row = {**values, "time": round(now, 3), "step": step, "epoch": epoch, "kind": kind}
+        row = {**values, "time": round(time.time(), 3), "step": step, "epoch": epoch, "kind": kind}
         self._writer.writerow([_cell(row.get(name, "")) for name in self._columns])
         self._written += 1
-        if self._file is not None and (kind != "train" or now - self._flushed >= FLUSH_SECONDS):
-            self._flushed = now
+        due = time.monotonic() - self._flushed >= FLUSH_SECONDS
+        if self._file is not None and (kind != "train" or due):
+            self._flushed = time.monotonic()
             self._file.flush()
 
     def flush(self) -> None:

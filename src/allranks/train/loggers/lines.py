@@ -25,14 +25,14 @@ class LineFile:
         self._file: FileIO | None = None
         self._lines: list[str] = []
         self._pending = b""
-        self._flushed = 0.0
+        self._flushed = -FLUSH_SECONDS
         self.written = 0
         """Lines in the file."""
 
     def add(self, line: str, *, at_once: bool = False) -> None:
         """A whole line, with its end."""
         self._lines.append(line)
-        now = time.time()
+        now = time.monotonic()
         due = now - self._flushed >= FLUSH_SECONDS or len(self._lines) >= FLUSH_LINES
         if due or at_once:
             self._flushed = now

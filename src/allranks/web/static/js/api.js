@@ -1,37 +1,45 @@
 // Questions to the server. An answer that did not change since the last time is not sent again.
 
+import { clock } from "./format.js";
+
 const known = new Map();
-const MOST = 24;
-let lost = false;
+const MOST = 24, LONG = 15_000; // answers kept; milliseconds after which one is given up
+let told = "", heard = Date.now();
 
 export class Refused extends Error {}
 
 export async function get(path, params = {}, signal = undefined) {
-  const given = Object.entries(params).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const search = new URLSearchParams(given);
+  const given = Object.entries(params).flatMap(([name, value]) => [value].flat().map((each) => [name, each]));
+  const search = new URLSearchParams(given.filter(([, value]) => (value ?? "") !== ""));
   const address = search.size ? `${path}?${search}` : path;
   const before = known.get(address);
   const answer = await ask(address, before ? { "If-None-Match": before.tag } : {}, signal);
   if (answer.status === 304 && before) return { data: before.data, changed: false };
-  const data = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refused(data.error || `The server answered ${answer.status}.`);
+  if (!answer.ok) {
+    const { error } = await answer.json().catch(() => ({}));
+    throw new Refused(error || `The server answered ${answer.status}.`);
+  }
+  const data = await answer.json();
   remember(address, { tag: answer.headers.get("ETag"), data });
   return { data, changed: true };
 }
 
 async function ask(address, headers, signal) {
   let answer;
+  const ends = AbortSignal.any([AbortSignal.timeout(LONG), ...(signal ? [signal] : [])]);
   try {
-    answer = await (early(address) || fetch(address, { headers, signal, cache: "no-store" }));
+    answer = await (early(address) || fetch(address, { headers, signal: ends, cache: "no-store" }));
   } catch (error) {
-    if (error.name !== "AbortError") say(true, "The server is gone. Start it again: allranks web");
+    if (error.name === "TimeoutError") say(`No answer since ${clock(heard)}.`);
+    else if (error.name !== "AbortError") say("The server is gone. Start it again: allranks web");
     throw error;
   }
+  heard = Date.now();
   if (answer.status === 401) {
-    say(true, "Another server is here now: open the address that it printed.");
+    say("Another server is here now: open the address that it printed.");
     throw new Refused("This page belongs to a server that has ended.");
   }
-  say(false, "");
+  say("");
   return answer;
 }
 
@@ -49,12 +57,12 @@ function remember(address, answer) {
   if (known.size > MOST) known.delete(known.keys().next().value);
 }
 
-function say(now, text) {
-  if (now === lost) return;
-  lost = now;
+function say(text) {
+  if (text === told) return;
+  told = text;
   const place = document.getElementById("link-state");
   place.textContent = text;
-  place.classList.toggle("lost", now);
+  place.classList.toggle("lost", Boolean(text));
 }
 
 // Calls ``look`` now and every two seconds while the page is seen; slower while it fails.

@@ -29,6 +29,18 @@ export function fill(element, ...children) {
   return element;
 }
 
+// As fill, for what is shown anew while someone reads: the scrolled stay scrolled, the focus stays.
+export function refill(element, ...children) {
+  const scrolled = () => [...element.querySelectorAll(".scroll, pre")];
+  const reached = () => [...element.querySelectorAll("a, button, input, select, [tabindex]")];
+  const places = scrolled().map((box) => [box.scrollLeft, box.scrollTop]);
+  const focused = reached().indexOf(document.activeElement);
+  fill(element, ...children);
+  scrolled().forEach((box, i) => { [box.scrollLeft, box.scrollTop] = places[i] || [0, 0]; });
+  if (focused >= 0) reached()[focused]?.focus({ preventScroll: true });
+  return element;
+}
+
 export function setText(element, text) {
   const now = String(text ?? "");
   if (element.textContent !== now) element.textContent = now;

@@ -16,9 +16,14 @@
     apply();
   };
   apply();
-  const run = location.hash.match(/^#\/run\/([^/?]+)/);
-  const first = run ? `/api/runs/${encodeURIComponent(decodeURIComponent(run[1]))}` : "/api/runs?limit=100";
-  const answer = fetch(first, { cache: "no-store" });
+  const run = location.hash.match(/^#\/run\/([^/?]+)(?:\/[^?]*)?(?:\?(.*))?$/);
+  let first = "/api/runs?limit=100";
+  try {
+    if (run) first = `/api/runs/${encodeURIComponent(decodeURIComponent(run[1]))}`;
+  } catch { /* not an address of ours */ }
+  const task = run && new URLSearchParams(run[2]).get("task");
+  if (task) first += `?task=${encodeURIComponent(task)}`;
+  const answer = fetch(first, { cache: "no-store", signal: AbortSignal.timeout(15_000) });
   answer.catch(() => {}); // whoever takes it over sees the failure
   window.allranksFirst = { address: first, answer };
 })();

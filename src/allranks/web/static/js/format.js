@@ -72,9 +72,13 @@ export function small(seconds) {
 export function moment(seconds) {
   if (!seconds) return NONE;
   const date = new Date(seconds * 1000);
-  const clock = date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
   const today = date.toDateString() === new Date().toDateString();
-  return today ? clock : `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${clock}`;
+  const day = date.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+  return today ? clock(date) : `${day} ${clock(date)}`;
+}
+
+export function clock(date) {
+  return new Date(date).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 }
 
 export function logTime(stamp) {

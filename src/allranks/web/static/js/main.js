@@ -20,7 +20,6 @@ function decode(text) {
 }
 
 function show() {
-  if (location.hash === "#view") return;
   const route = read();
   const [name, id = "", tab = ""] = route.parts;
   if (view?.accepts?.(name, id)) return view.go(tab, route.query);
@@ -81,7 +80,7 @@ function nextTheme() {
 }
 
 function back() {
-  if (document.activeElement instanceof HTMLInputElement) return document.activeElement.blur();
+  if (document.activeElement?.matches("input, select, textarea")) return document.activeElement.blur();
   if (read().parts.length) location.hash = "#/";
 }
 
@@ -97,6 +96,10 @@ document.addEventListener("keydown", (event) => {
   action();
 });
 
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address says which view is shown
+  root.focus();
+});
 document.getElementById("theme").addEventListener("click", nextTheme);
 document.getElementById("help-button").addEventListener("click", () => help.showModal());
 window.addEventListener("hashchange", show);

@@ -1,5 +1,5 @@
 // The lives of a run: how each ended, what it kept, and which time moved the model forward.
-import { fill, h } from "../dom.js";
+import { fill, h, refill } from "../dom.js";
 import { duration, moment, number, percent } from "../format.js";
 import { badge, card, table } from "../parts.js";
 
@@ -7,7 +7,7 @@ export function attemptsTab(root, { look }) {
   function show(now) {
     if (!now) return fill(root, h("div", { class: "empty" }, "Reading …"));
     if (!now.attempts.length) return fill(root, h("div", { class: "empty" }, "Nothing was started yet."));
-    fill(root, h("div", { class: "stack" }, timeCard(now), tableCard(now)));
+    refill(root, h("div", { class: "stack" }, timeCard(now), tableCard(now)));
   }
   show(look);
   return { update: (now, changed) => changed && show(now) };
@@ -28,16 +28,18 @@ function timeCard(look) {
 
 function life(one, whole) {
   const part = (share) => `${(100 * share).toFixed(2)}%`;
-  const title = `Attempt ${one.attempt}: ${duration(one.seconds)}, useful ${duration(one.useful_seconds)}`;
+  const title = `${attemptName(one)}: ${duration(one.seconds)}, useful ${duration(one.useful_seconds)}`;
   return h("div", { class: "life", "--share": part(one.seconds / whole), title },
     h("i", { "--share": part(one.seconds ? one.useful_seconds / one.seconds : 0) }));
 }
 
 function tableCard(look) {
-  const heads = [["Attempt"], ["Outcome"], ["Began"], ["Time", "number"], ["Steps", "number"], ["Kept", "number"],
-    ["Useful", "number"], ["Why"]];
+  const array = look.attempts.some((one) => one.array_task);
+  const heads = [["Attempt"], ...(array ? [["Task"]] : []), ["Outcome"], ["Began"], ["Time", "number"],
+    ["Steps", "number"], ["Kept", "number"], ["Useful", "number"], ["Why"]];
   const rows = [...look.attempts].reverse().map((one) => [
     String(one.attempt),
+    ...(array ? [one.array_task] : []),
     badge(one.outcome),
     moment(Date.parse(one.start) / 1000),
     duration(one.seconds),
@@ -47,6 +49,10 @@ function tableCard(look) {
     one.reason || one.next || "",
   ]);
   return card("Attempts", null, table(heads, rows));
+}
+
+export function attemptName(one) {
+  return `Attempt ${one.attempt}${one.array_task ? `, task ${one.array_task}` : ""}`;
 }
 
 function steps(one) {

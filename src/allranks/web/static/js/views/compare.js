@@ -1,7 +1,7 @@
 // Some runs side by side: one metric and the throughput over each other, and what they differ in.
 import { get, follow } from "../api.js";
 import { Lines } from "../charts/lines.js";
-import { fill, h } from "../dom.js";
+import { fill, h, refill } from "../dom.js";
 import { duration, metricName, metricValue, number, percent, short } from "../format.js";
 import { card, check, problem, segments, select, table } from "../parts.js";
 import { address } from "./run.js";
@@ -9,9 +9,9 @@ import { address } from "./run.js";
 const MOST = 6;
 
 export function compareView(root, query) {
-  let chosen = (query.get("runs") || "").split(",").filter(Boolean);
+  let chosen = query.getAll("runs");
   let x = query.get("x") || "step", metric = query.get("metric") || "train_loss", weight = 0;
-  let known = [], data = null;
+  let known = [], data = null, turn = 0;
   const byTime = () => x === "time";
   const main = new Lines({
     label: "The metric of each run",
@@ -52,16 +52,19 @@ export function compareView(root, query) {
   fill(root, h("h1", { class: "page-title" }, "Compare runs"), chips, trouble, plots);
 
   function note() {
-    const now = new URLSearchParams({ runs: chosen.join(","), x, metric });
+    const now = new URLSearchParams([...chosen.map((id) => ["runs", id]), ["x", x], ["metric", metric]]);
     history.replaceState(null, "", `#/compare?${now}`);
   }
 
   async function load() {
     plots.hidden = !chosen.length;
     if (!chosen.length) return fill(trouble, h("div", { class: "empty" }, "Choose the runs to compare."));
+    const mine = ++turn;
     try {
-      const answer = await get("/api/compare", { runs: chosen.join(","), x, metric, smooth: weight || "" });
-      fill(trouble);
+      const answer = await get("/api/compare", { runs: chosen, x, metric, smooth: weight || "" });
+      if (mine !== turn) return; // something else was chosen meanwhile
+      const missing = chosen.filter((id) => !answer.data.runs.some((run) => run.id === id));
+      fill(trouble, missing.length ? problem(`Not there (any more): ${missing.join(", ")}`) : null);
       if (!answer.changed && data === answer.data) return;
       data = answer.data;
       show();
@@ -100,7 +103,7 @@ export function compareView(root, query) {
     speedCard.hidden = !rates.length;
     speedCard.querySelector("h2").textContent = `Throughput, ${metricName(rate)}`;
     speed.set(rates);
-    fill(tables, lastCard(), differingCard());
+    refill(tables, lastCard(), differingCard());
     document.body.dataset.compared = String(data.runs.length);
   }
 
@@ -158,7 +161,7 @@ export function compareView(root, query) {
 
   showChips();
   const poll = follow(async () => {
-    const answer = await get("/api/runs", { limit: 1000 });
+    const answer = await get("/api/runs", { limit: 1000, curves: 0 });
     if (answer.changed || !known.length) {
       known = answer.data.runs;
       if (!chips.contains(document.activeElement)) showChips();

@@ -1,23 +1,21 @@
 // What lint, check and the run itself have to say.
-import { get } from "../api.js";
-import { fill, h } from "../dom.js";
+import { fill, h, refill } from "../dom.js";
 import { moment, plural } from "../format.js";
 import { problem } from "../parts.js";
-import { address } from "./run.js";
 
 const KINDS = { error: "bad", warning: "warn", note: "" };
 const ORDER = ["error", "warning", "note"];
 const NOTHING = "Nothing was found: neither in the job script nor in the run.";
 const SOURCES = { lint: "the job script", check: "the cluster's check", run: "the run" };
 
-export function findingsTab(root, { id, base, look }) {
+export function findingsTab(root, { ask, link, look }) {
   const failure = h("div"), list = h("div", { class: "stack" });
   fill(root, h("div", { class: "stack" }, failure, list));
   fill(list, h("div", { class: "empty" }, "Reading …"));
 
   async function load() {
     try {
-      const { data } = await get(`${base}/remarks`);
+      const { data } = await ask("/remarks");
       show(data.remarks);
     } catch (error) {
       if (error.name !== "AbortError") fill(list, problem(error));
@@ -38,11 +36,11 @@ export function findingsTab(root, { id, base, look }) {
     const error = now?.error;
     if (!error) return fill(failure);
     const how = error.signal ? `killed by ${error.signal}` : `exit ${error.exit_code}`;
-    fill(failure, h("section", { class: "notice bad" },
+    refill(failure, h("section", { class: "notice bad" },
       h("h2", {}, `Rank ${error.rank} failed first${error.host ? ` on ${error.host}` : ""} (${how})`),
       h("p", { class: "note" }, [moment(Date.parse(error.time) / 1000), error.command].filter(Boolean).join(" · ")),
       error.traceback ? h("pre", { class: "text", tabindex: 0 }, error.traceback) : null,
-      h("p", {}, h("a", { href: address(id, "logs", `errors=1`) }, "Errors in the logs"))));
+      h("p", {}, h("a", { href: link("logs", { errors: 1 }) }, "Errors in the logs"))));
   }
 
   showFailure(look);

@@ -1,12 +1,11 @@
 // What was asked for, and with what it ran.
-import { get } from "../api.js";
 import { fill, h } from "../dom.js";
 import { card, problem, table } from "../parts.js";
 
-export function jobTab(root, { base }) {
+export function jobTab(root, { ask }) {
   fill(root, h("div", { class: "empty" }, "Reading …"));
   const column = (cards) => h("div", { class: "stack" }, cards);
-  get(`${base}/job`)
+  ask("/job")
     .then(({ data }) => fill(root, h("div", { class: "columns" }, column(left(data)), column(right(data)))))
     .catch((error) => fill(root, problem(error)));
   return {};

@@ -1,16 +1,17 @@
 // The logs of all ranks, merged by time. Only what is seen is in the page, only what was asked for is read.
-import { get, Refused } from "../api.js";
+import { Refused } from "../api.js";
 import { pieces } from "../ansi.js";
 import { fill, h, setText } from "../dom.js";
 import { logTime, number, percent, plural } from "../format.js";
 import { check, select } from "../parts.js";
-import { address } from "./run.js";
+import { attemptName } from "./attempts.js";
 
 const HEIGHT = 20, PAGE = 500, AROUND = 20, MOST = 100_000;
 const FIELDS = ["q", "regex", "case", "ranks", "attempt", "stream", "errors"];
 
-export function logsTab(root, { id, base, query, look }) {
-  let lines = [], next = null, earlier = false, more = false; // what is loaded, and what lies beyond it
+export function logsTab(root, { ask, link, query, look }) {
+  let lines = [], before = null, next = null, more = false; // what is loaded, and where to go on
+  let left = PAGE, over = false; // lines still wanted of a search; whether the run's last ones were asked for
   let marked = query.get("at") || "", stick = !marked; // the line that is linked to; whether the end is followed
   let busy = null, turn = 0; // the question on its way; which search it belongs to
   const asked = Object.fromEntries(FIELDS.map((name) => [name, query.get(name) || ""]));
@@ -35,7 +36,7 @@ export function logsTab(root, { id, base, query, look }) {
   );
   const moreButton = h(
     "button",
-    { class: "button", type: "button", hidden: true, onclick: () => page("after") },
+    { class: "button", type: "button", hidden: true, onclick: () => goOn() },
     "More",
   );
   fill(root, h("section", { class: "card logs" },
@@ -76,11 +77,15 @@ export function logsTab(root, { id, base, query, look }) {
     busy?.abort();
     busy = null;
     turn += 1;
-    lines = []; next = null; earlier = more = false;
-    const now = new URLSearchParams(Object.entries(asked).filter(([, value]) => value));
-    if (marked) now.set("at", marked);
-    history.replaceState(null, "", address(id, "logs", String(now)));
+    lines = []; before = next = null; more = over = false; left = PAGE;
+    const now = Object.fromEntries(Object.entries({ ...asked, at: marked }).filter(([, value]) => value));
+    history.replaceState(null, "", link("logs", now));
     page(marked ? "at" : "");
+  }
+
+  function goOn() {
+    left = PAGE;
+    page("after");
   }
 
   async function page(way) {
@@ -89,9 +94,9 @@ export function logsTab(root, { id, base, query, look }) {
     busy = control;
     if (!lines.length) setText(status, chosen() ? "Searching …" : "Reading …");
     try {
-      const place = { before: lines[0]?.place, after: next, at: marked }[way];
-      const { data } = await get(
-        `${base}/logs`,
+      const place = { before, after: next, at: marked }[way];
+      const { data } = await ask(
+        "/logs",
         { ...asked, limit: PAGE, ...(place ? { [way]: place } : {}) },
         control.signal,
       );
@@ -107,10 +112,10 @@ export function logsTab(root, { id, base, query, look }) {
 
   function add(data, way) {
     const height = lines.length;
-    if (way === "before") lines = [...data.lines, ...lines];
-    else lines = [...lines, ...data.lines].slice(-MOST);
-    if (way !== "after") earlier = data.earlier;
-    if (way !== "before") { next = data.next || next; more = data.more; }
+    lines = way === "before" ? [...data.lines, ...lines] : [...lines, ...data.lines];
+    if (way !== "after") before = data.before;
+    if (way !== "before") { next = data.next; more = data.more; left -= data.lines.length; }
+    if (lines.length > MOST && way !== "before") { lines = lines.slice(-MOST); before = null; }
     draw();
     if (way === "before") box.scrollTop += (lines.length - height) * HEIGHT;
     else if (way === "at") centre();
@@ -119,7 +124,7 @@ export function logsTab(root, { id, base, query, look }) {
     draw();
     say(data);
     // A search answers in small turns: go on until a page is full or the logs end.
-    if (more && chosen() && lines.length % PAGE !== 0 && way !== "before") setTimeout(() => page("after"), 0);
+    if (more && chosen() && left > 0 && way !== "before") setTimeout(() => page("after"), 0);
   }
 
   function say(data) {
@@ -129,7 +134,7 @@ export function logsTab(root, { id, base, query, look }) {
       status,
       lines.length || more ? `${found}${part}` : chosen() ? "Nothing like that in the logs." : "No lines yet.",
     );
-    moreButton.hidden = !(more && (lines.length % PAGE === 0 || !chosen()));
+    moreButton.hidden = !(more && (left <= 0 || !chosen()));
     document.body.dataset.lines = String(lines.length);
   }
 
@@ -142,8 +147,8 @@ export function logsTab(root, { id, base, query, look }) {
     draw();
     const end = box.scrollHeight - box.scrollTop - box.clientHeight < 2 * HEIGHT;
     if (!chosen() && !marked && stick !== end) { stick = end; following.input.checked = end; }
-    if (box.scrollTop < 20 * HEIGHT && earlier && !chosen()) page("before");
-    if (end && more) page("after");
+    if (box.scrollTop < 20 * HEIGHT && before && !chosen()) page("before");
+    if (end && more) goOn();
   }
 
   function draw() {
@@ -156,7 +161,7 @@ export function logsTab(root, { id, base, query, look }) {
 
   function shown(line, place, many) {
     const kind = { e: "err", f: "fail" }[line.stream] || "";
-    const at = address(id, "logs", `at=${encodeURIComponent(line.place)}`);
+    const at = link("logs", { at: line.place });
     const said = pieces(line.text).map((piece) => h("span", { class: piece.style || null }, marks(piece.text)));
     const element = h("div", { class: `log-line ${kind}${line.place === marked ? " marked" : ""}` },
       h("a", { class: "when", href: at, title: line.time, tabindex: -1 }, logTime(line.time) || "·"),
@@ -168,8 +173,10 @@ export function logsTab(root, { id, base, query, look }) {
 
   function writer(line, many) {
     if (line.rank === null) return h("span", { class: "who", title: "the job script", "--hue": "0" }, "job");
-    const props = { title: `rank ${line.rank}, attempt ${line.attempt}`, "--hue": String((line.rank * 47) % 360) };
-    return h("span", { class: "who", ...props }, many ? `${line.attempt}:${line.rank}` : line.rank);
+    const task = line.task ? `task ${line.task}, ` : "";
+    const title = `rank ${line.rank}, ${task}attempt ${line.attempt}`;
+    const props = { class: "who", title, "--hue": String((line.rank * 47) % 360) };
+    return h("span", props, line.task || many ? `${line.task || line.attempt}:${line.rank}` : line.rank);
   }
 
   function marks(text) {
@@ -181,6 +188,7 @@ export function logsTab(root, { id, base, query, look }) {
       if (!match[0]) continue;
       found.push(text.slice(last, match.index), h("mark", {}, match[0]));
       last = match.index + match[0].length;
+      if (asked.regex) break; // the server looked no further either: another may take for ever
     }
     return [...found, text.slice(last)];
   }
@@ -198,7 +206,7 @@ export function logsTab(root, { id, base, query, look }) {
   function showAttempts(now) {
     if (!now || attempts.dataset.count === String(now.attempts.length)) return;
     attempts.dataset.count = String(now.attempts.length);
-    const each = now.attempts.map((one) => [String(one.attempt), `Attempt ${one.attempt}`]);
+    const each = now.attempts.map((one) => [String(one.attempt), attemptName(one)]);
     const choose = (value) => { asked.attempt = value; restart(); };
     const options = [["", "All attempts"], ...each];
     fill(attempts, each.length < 2 ? null : select("Attempt", options, asked.attempt, choose, false));
@@ -210,7 +218,9 @@ export function logsTab(root, { id, base, query, look }) {
     async update(now) {
       look = now;
       showAttempts(now);
-      if (stick && !busy && !more && !now.ended) next ? await page("after") : restart();
+      if (!stick || busy || more || over) return;
+      next ? await page("after") : restart();
+      over = now.ended; // what was written up to the end is here now
     },
     go(now) {
       marked = now.get("at") || "";

@@ -38,7 +38,8 @@ function gpuNow(gpu) {
     gpu.power === null ? "" : `${short(gpu.power)} W`,
     gpu.temperature === null ? "" : `${short(gpu.temperature)} °C`,
   ].filter(Boolean).join(", ");
-  const memory = gpu.memory_total ? percent(gpu.memory / gpu.memory_total) : bytes(gpu.memory);
+  const share = gpu.memory_total && gpu.memory !== null ? gpu.memory / gpu.memory_total : null;
+  const memory = share === null ? bytes(gpu.memory) : percent(share);
   return h("li", { title: words, "aria-label": words },
     h("span", { class: "meter", "--share": `${Math.round((gpu.use || 0) * 100)}%` }),
     percent(gpu.use), h("span", { class: "note" }, memory));

@@ -1,13 +1,11 @@
 // The plots of a run. What is quick to read comes first; the heat map does not hold up the rest.
-import { get } from "../api.js";
 import { Heat } from "../charts/heat.js";
 import { Lines } from "../charts/lines.js";
-import { fill, h, setText } from "../dom.js";
+import { fill, h, refill, setText } from "../dom.js";
 import { metricName, metricValue, percent, small } from "../format.js";
 import { choices } from "../choices.js";
 import { card, check, segments, select } from "../parts.js";
 import { nodesCard } from "./nodes.js";
-import { address } from "./run.js";
 
 const PHASES = ["data", "forward", "backward", "communication", "optimizer", "checkpoint", "other"];
 const HEATS = {
@@ -32,7 +30,7 @@ const USUAL = new Set([
 ]);
 const HEAT_EVERY = 8000;
 
-export function overviewTab(root, { id, base }) {
+export function overviewTab(root, { id, ask, link }) {
   const sync = `run-${id}`;
   const kept = choices();
   const loss = new Lines({ label: "Loss by step", sync, log: kept.log });
@@ -77,7 +75,8 @@ export function overviewTab(root, { id, base }) {
   fill(root, waiting, grid, h("div", { class: "stack" }, heatCard, nodes));
   heatCard.hidden = true;
 
-  let timer = 0, reading = plot();
+  let timer = 0, turn = 0; // which question is the last: one that was overtaken is of no use
+  let reading = plot();
   reading.catch(() => {}); // it is asked again
   function smoothing() {
     setText(weight, percent(Number(slider.value)));
@@ -87,8 +86,9 @@ export function overviewTab(root, { id, base }) {
   }
 
   async function plot() {
-    const answer = await get(`${base}/plots`, { smooth: kept.smooth || "", names: kept.metric });
-    if (!answer.changed && data === answer.data) return;
+    const mine = ++turn;
+    const answer = await ask("/plots", { smooth: kept.smooth || "", names: kept.metric });
+    if (mine !== turn || (!answer.changed && data === answer.data)) return;
     data = answer.data;
     show();
   }
@@ -101,7 +101,7 @@ export function overviewTab(root, { id, base }) {
       waiting,
       ended ? "It wrote no metrics. " : "No metrics yet. ",
       "A Trainer writes them; of any other script there are ",
-      h("a", { href: address(id, "logs") }, "its logs"),
+      h("a", { href: link("logs") }, "its logs"),
       " and what its nodes do.",
     );
     showLoss();
@@ -197,7 +197,8 @@ export function overviewTab(root, { id, base }) {
         ),
       );
     }
-    const answer = await get(`${base}/heat`, { what: heatWhat });
+    const answer = await ask("/heat", { what: heatWhat });
+    if (answer.data.what !== heatWhat) return; // another was chosen meanwhile
     heatCard.hidden = false;
     heat.set(answer.data);
     document.body.dataset.heat = heatWhat;
@@ -205,7 +206,7 @@ export function overviewTab(root, { id, base }) {
 
   function showNow(look) {
     phasesNow(look.phases, phaseBar, phaseWords);
-    fill(nodes, look.nodes.length ? nodesCard(look) : null);
+    refill(nodes, look.nodes.length ? nodesCard(look) : null);
   }
 
   return {

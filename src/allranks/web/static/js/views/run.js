@@ -1,8 +1,8 @@
 // One run: its head, always there, and a tab below it.
-import { get, follow } from "../api.js";
-import { fill, h } from "../dom.js";
+import { get, follow, Refused } from "../api.js";
+import { fill, h, refill } from "../dom.js";
 import { metricName, metricValue, moment, number, percent, plural, rough, small } from "../format.js";
-import { badge, bar, problem, stateKind } from "../parts.js";
+import { badge, bar, problem, select, stateKind } from "../parts.js";
 import { attemptsTab } from "./attempts.js";
 import { findingsTab } from "./findings.js";
 import { jobTab } from "./job.js";
@@ -37,38 +37,75 @@ export function runView(root, id, first, query) {
     { class: "tabs", role: "tablist", "aria-label": "Parts of the run", onkeydown: arrows },
     links,
   );
-  fill(root, head, tabs, panel);
-  let tab = null, name = null, look = null, poll = null;
+  const trouble = h("div"), tasks = h("div", { class: "tasks" });
+  fill(root, trouble, head, tasks, tabs, panel);
+  let tab = null, name = null, look = null, poll = null, gone = false;
+  let task = ""; // of a job array; without a choice the server's
+
+  const ask = (part = "", params = {}, signal = undefined) => get(base + part, { task, ...params }, signal);
+  const link = (to, params = {}) => address(id, to, String(new URLSearchParams({ ...(task && { task }), ...params })));
 
   go(first, query);
   poll = follow(async () => {
+    const answer = await asked();
+    if (answer.changed || !look || gone) show(answer.data);
+    await tab?.update?.(look, answer.changed);
+  });
+
+  // The look at the task that is chosen when the answer comes.
+  async function asked() {
+    const mine = task;
     try {
-      const answer = await get(base);
-      if (answer.changed || !look) {
-        look = answer.data;
-        fill(head, headOf(look));
-        alarm(links[3], look);
-      }
-      await tab?.update?.(look, answer.changed);
+      const answer = await ask();
+      return mine === task ? answer : asked();
     } catch (error) {
-      if (!look && error.name !== "TypeError") fill(head, problem(error));
+      if (error instanceof Refused) lost(error);
       throw error;
     }
-  });
+  }
+
+  function show(now) {
+    look = now;
+    gone = head.hidden = tabs.hidden = panel.hidden = false;
+    fill(trouble);
+    refill(head, headOf(look));
+    alarm(links[3], look);
+    showTasks();
+  }
+
+  function showTasks() {
+    if (tasks.dataset.now === [task, ...look.tasks].join()) return;
+    tasks.dataset.now = [task, ...look.tasks].join();
+    const options = [["", "Any task"], ...look.tasks.map((each) => [each, `Task ${each}`])];
+    const choose = (value) => { location.hash = address(id, name, value ? `task=${value}` : ""); };
+    fill(tasks, look.tasks.length > 1 ? select("Task of the array", options, task, choose, false) : null);
+  }
+
+  // The run is not there (any more): what was shown of it stays, yet not as if it went on.
+  function lost(error) {
+    gone = true;
+    fill(trouble, problem(error));
+    if (look) refill(head, headOf({ ...look, state: "gone", ended: true }));
+    else head.hidden = tabs.hidden = panel.hidden = true;
+  }
 
   function go(next, now) {
     const place = Math.max(TABS.findIndex(([each]) => each === next), 0);
-    if (name === TABS[place][0] && tab?.go) return tab.go(now);
+    const same = task === (now.get("task") || "");
+    if (same && name === TABS[place][0] && tab?.go) return tab.go(now);
+    task = now.get("task") || "";
+    look = same ? look : null;
     tab?.destroy?.();
     name = TABS[place][0];
     name ? head.setAttribute("data-tab", name) : head.removeAttribute("data-tab");
-    links.forEach((link, i) => {
-      link.setAttribute("aria-selected", String(i === place));
-      link.tabIndex = i === place ? 0 : -1;
+    links.forEach((each, i) => {
+      each.setAttribute("aria-selected", String(i === place));
+      each.setAttribute("href", link(TABS[i][0]));
+      each.tabIndex = i === place ? 0 : -1;
     });
     panel.setAttribute("aria-labelledby", links[place].id);
     fill(panel);
-    tab = TABS[place][2](panel, { id, base, query: now, look });
+    tab = TABS[place][2](panel, { id, ask, link, query: now, look });
     poll?.now();
   }
 
@@ -84,7 +121,7 @@ export function runView(root, id, first, query) {
   function key(event) {
     if (tab?.key?.(event)) return true;
     if (event.key >= "1" && event.key <= "5") {
-      location.hash = address(id, TABS[Number(event.key) - 1][0]);
+      location.hash = link(TABS[Number(event.key) - 1][0]);
       return true;
     }
     return false;
@@ -137,6 +174,7 @@ function where(look) {
   const attempt = look.attempts.length > 1 ? `attempt ${look.attempts.length}` : "";
   return [
     job,
+    look.task ? `task ${look.task}` : "",
     nodesOf(look),
     attempt,
     look.ended && status.end ? `ended ${at(status.end)}` : status.start ? `since ${at(status.start)}` : "",

@@ -1,12 +1,12 @@
 // All runs: how each stands, live. And the jobs of the queue that are no runs of ours.
 import { get, follow } from "../api.js";
-import { fill, h, setText } from "../dom.js";
+import { fill, h, refill, setText } from "../dom.js";
 import { duration, moment, number, percent, plural, rough } from "../format.js";
 import { badge, bar, card, segments, spark, stateKind, table } from "../parts.js";
 
 const FILTERS = [["all", "All"], ["live", "Running"], ["warn", "Waiting"], ["good", "Completed"], ["bad", "Failed"]];
 const HEADS = ["", "State", "Run", "Progress", "Loss", "Nodes", "Time", "Attempts", "Goodput"];
-const FACTS = ["nodes", "time", "attempts", "goodput"];
+const FACTS = ["Nodes", "Time", "Attempts", "Goodput"];
 const MOST = 6;
 
 // ``came``: the run that one comes back from, where the focus goes.
@@ -30,7 +30,7 @@ export function runsView(root, query, came = "") {
       class: "button",
       type: "button",
       disabled: true,
-      onclick: () => { location.hash = `#/compare?runs=${[...chosen].map(encodeURIComponent).join(",")}`; },
+      onclick: () => { location.hash = `#/compare?${new URLSearchParams([...chosen].map((id) => ["runs", id]))}`; },
     },
     "Compare",
   );
@@ -143,7 +143,7 @@ function row(run, chosen, choose) {
   const why = h("div", { class: "run-why" });
   const progress = h("div", { class: "run-progress" });
   const loss = h("div", { class: "run-loss" });
-  const facts = Object.fromEntries(FACTS.map((key) => [key, h("div", { class: `run-fact run-${key}` })]));
+  const facts = Object.fromEntries(FACTS.map((name) => [name.toLowerCase(), fact(name)]));
   const element = h(
     "div",
     { class: "run", role: "listitem" },
@@ -152,7 +152,7 @@ function row(run, chosen, choose) {
     h("div", { class: "run-title" }, name, about, why),
     progress,
     loss,
-    Object.values(facts),
+    Object.values(facts).map((each) => each.element),
   );
   element.addEventListener("click", (event) => {
     if (!event.target.closest("a, input") && !String(getSelection())) location.hash = address;
@@ -165,19 +165,27 @@ function row(run, chosen, choose) {
     setText(name, now.name);
     fill(state, badge(now.state, now.exit_code));
     const job = now.job_id ? `job ${now.job_id}` : now.scheduler === "local" ? "here" : "";
-    setText(about, [job, now.id].filter(Boolean).join(" · "));
+    const tasks = now.tasks ? plural(now.tasks, "task") : "";
+    setText(about, [job, tasks, now.id].filter(Boolean).join(" · "));
     setText(why, reason(now));
     why.classList.toggle("bad", stateKind(now.state) === "bad");
     why.hidden = !why.textContent;
     fill(progress, progressCell(now));
     fill(loss, lossCell(now));
-    setText(facts.nodes, now.nodes || "–");
-    facts.nodes.title = now.nodes;
-    setText(facts.time, now.elapsed ? duration(now.elapsed) : "–");
-    setText(facts.attempts, now.attempts || "–");
-    setText(facts.goodput, now.goodput === null ? "–" : percent(now.goodput));
+    facts.nodes.set(now.nodes || "–", now.nodes);
+    facts.time.set(now.elapsed ? duration(now.elapsed) : "–");
+    facts.attempts.set(now.attempts || "–");
+    facts.goodput.set(now.goodput === null ? "–" : percent(now.goodput));
   }
   return { element, update };
+}
+
+// A value of a row; the head of its column is far away for those who hear it.
+function fact(name) {
+  const value = h("span");
+  const heard = h("span", { class: "visually-hidden" }, `${name}: `);
+  const element = h("div", { class: `run-fact run-${name.toLowerCase()}` }, heard, value);
+  return { element, set(text, title = "") { setText(value, text); element.title = title; } };
 }
 
 function reason(run) {
@@ -213,5 +221,5 @@ function showJobs(place, jobs) {
     table([["Job"], ["Name"], ["State"], ["Partition"], ["Nodes"], ["Time limit"], ["Why"]], rows),
   );
   shown.classList.add("spaced");
-  fill(place, shown);
+  refill(place, shown);
 }

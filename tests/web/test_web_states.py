@@ -1,0 +1,100 @@
+"""The list over many runs and a Slurm that is slow, silent or gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from allranks.runs.folder import Run
+from allranks.web.following import States
+from allranks.web.rows import Rows
+from allranks.web.slurm_queue import Queue
+from command_rig import until
+from monitor_rig import grow, make_run
+from web_rig import client_of
+
+
+def test_curves_of_many_growing_runs_are_read_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With time for one at each request, and one line in all of them more at each."""
+    runs = [make_run(tmp_path, f"run{n}", windows=3, finished=False) for n in range(4)]
+    rows, known = Rows(States()), [(run.id, run) for run in runs]
+    monkeypatch.setattr("allranks.web.rows.time", _Clock())
+    for _ in range(5):
+        for run in runs:
+            grow(run)
+        found = rows.rows(known)
+    assert all(len(row["curve"]) > 3 for row in found)
+
+
+class _Clock:
+    """Time passes between any two looks at it: enough for one curve."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 0.12
+        return self.now
+
+
+def squeue(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One of our own that notes each call; the file of the notes. There is no sacct."""
+    path = folder / "bin" / "squeue"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/bin/sh\necho asked >>"$0.log"\n{script}\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+    return path.with_name("squeue.log")
+
+
+def test_slurm_that_does_not_answer_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A squeue that hangs: the page shows what the folder tells, and asks but once at a time."""
+    make_run(tmp_path / "runs", "asked", windows=2, finished=False, job_id="12")
+    make_run(tmp_path / "runs", "over", windows=2, failed=True, job_id="13")
+    notes = squeue(tmp_path, "exec sleep 15", monkeypatch)
+    monkeypatch.setattr("allranks.web.following._MOMENT", 0.1)
+    client = client_of(tmp_path / "runs")
+    for _ in range(3):  # the test's time limit would tell of one that waits
+        rows = client.get("/api/runs").json()["runs"]
+        assert {row["name"]: row["state"] for row in rows} == {"asked": "unknown", "over": "failed"}
+    until(notes.exists)
+    assert notes.read_text().count("asked") <= 2  # of the states and of the queue
+
+
+def test_what_is_over_is_not_asked_about_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = make_run(tmp_path, "over", windows=2, failed=True, job_id="13")
+    gone = make_run(tmp_path, "forgotten", windows=2, finished=False, job_id="14")
+    notes = squeue(tmp_path, "echo slurm_load_jobs error: Invalid job id >&2; exit 1", monkeypatch)
+    states = States()
+
+    def later(runs: list[Run]) -> list[str]:
+        states._told = {path: replace(one, until=0.0) for path, one in states._told.items()}
+        return [one.state.value for one in states.of(runs, wait=30)]
+
+    assert later([over, gone]) == ["failed", "unknown"]
+    calls = len(notes.read_text())
+    assert later([over]) == ["failed"]
+    assert len(notes.read_text()) == calls
+    later([gone])
+    later([gone])
+    assert len(notes.read_text()) > calls
+    assert states._told[gone.path].lasts == 240  # seconds: twice as long each time
+    resumed = over.add_job_id("15")
+    states.of([resumed], wait=30)
+    assert len(notes.read_text()) > calls + 12
+
+
+def test_without_slurm_there_is_no_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    queue = Queue()
+    assert queue.jobs(set()) is None
+    queue._ask()
+    assert queue.jobs(set()) is None

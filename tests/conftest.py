@@ -34,6 +34,8 @@ CONTRACT = {
 def clean_env(tmp_path: Path) -> dict[str, str]:
     """An environment without an outer job, with its own home for state and configuration."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(OUTER) and k not in CONTRACT}
+    for name in ("COLUMNS", "LINES"):  # of the terminal that the tests were started from
+        env.pop(name, None)
     env["PATH"] = f"{BIN}{os.pathsep}{env['PATH']}"
     env["XDG_STATE_HOME"] = str(tmp_path / "state")
     env["XDG_CONFIG_HOME"] = str(tmp_path / "config")

@@ -144,7 +144,7 @@ class Api:
         snapshots = []
         for status in told:
             with self._scraped.source(status.run) as source:
-                snapshots.append(take(source, status))
+                snapshots += [take(each, status) for each in source.each()]
         return Response(exposition(snapshots), media_type=CONTENT_TYPE)
 
     def _run(self, request: Request) -> Run:

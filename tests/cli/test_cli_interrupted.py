@@ -60,7 +60,7 @@ def test_slurm_calls_it_failed(
     (attempt.path / "interrupted").write_text("saved step 8\n")
     attempt.finish(75, outcome=outcome, reason="Saved step 8.", next="stop")
     answer = {"7": JobStatus("7", state=told, exit_code=75)}
-    monkeypatch.setattr(module, "job_status", lambda ids: answer)
+    monkeypatch.setattr(module, "job_status", lambda ids, timeout: answer)
     (status,) = module.run_statuses([Run.open(run.path)])
     assert status.state is shown
 

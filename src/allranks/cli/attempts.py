@@ -49,35 +49,16 @@ def separator(ended: Attempt, number: int) -> str:
 
 def record(status: RunStatus) -> dict[str, Any]:
     """The attempts and the goodput, for programs."""
+    from allranks.monitor.plain import entry_record
+
     entries = stories(status.run.attempts, status.state.active)
     total = goodput(entries)
     return {
         "run": status.run.id,
-        "attempts": [_entry(entry) for entry in entries],
+        "attempts": [entry_record(entry) for entry in entries],
         "goodput": total.share,
         "useful_seconds": total.useful,
         "allocated_seconds": total.allocated,
-    }
-
-
-def _entry(entry: Entry) -> dict[str, Any]:
-    attempt = entry.attempt
-    return {
-        "attempt": attempt.number,
-        "job_id": attempt.job_id or None,
-        "array_task": attempt.array_task or None,
-        "start": attempt.start.isoformat() if attempt.start else None,
-        "seconds": entry.seconds,
-        "nodes": attempt.hosts,
-        "first_step": entry.first_step,
-        "last_step": entry.last_step,
-        "kept_step": entry.kept_step,
-        "exit_code": attempt.exit_code,
-        "outcome": entry.outcome,
-        "reason": attempt.reason,
-        "next": attempt.next or None,
-        "lost_nodes": attempt.lost_nodes,
-        "useful_seconds": entry.useful,
     }
 
 

@@ -8,7 +8,6 @@ import click
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from allranks.schedulers.status import RunStatus
 
@@ -32,7 +31,9 @@ def ps(runs: tuple[str, ...], everything: bool, attempts: bool, as_json: bool) -
     elif as_json:
         import json
 
-        click.echo(json.dumps([_record(status) for status in statuses], indent=2))
+        from allranks.monitor.plain import status_record
+
+        click.echo(json.dumps([status_record(status) for status in statuses], indent=2))
     elif not statuses:
         click.echo("No runs yet. Start one: allranks run train.py", err=True)
     else:
@@ -50,28 +51,6 @@ def _attempts(statuses: list[RunStatus], as_json: bool) -> None:
     for status in statuses:
         click.echo(f"{status.run.id}  {_state(status)}")
         show_attempts(status)
-
-
-def _record(status: RunStatus) -> dict[str, object]:
-    return {
-        "run": status.run.id,
-        "name": status.run.name,
-        "folder": str(status.run.path),
-        "scheduler": status.run.scheduler,
-        "job_id": status.job_id or None,
-        "state": status.state.name,
-        "exit_code": status.exit_code,
-        "nodes": status.nodes,
-        "attempts": status.attempts,
-        "start": _iso(status.start),
-        "end": _iso(status.end),
-        "expected_start": _iso(status.expected_start),
-        "why": status.why,
-    }
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment else None
 
 
 def _table(statuses: list[RunStatus]) -> None:

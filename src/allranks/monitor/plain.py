@@ -32,7 +32,7 @@ def plain(snapshot: Snapshot) -> dict[str, Any]:
         "phases": snapshot.phases,
         "nodes": snapshot.nodes,
         "ranks": snapshot.ranks,
-        "attempts": [_entry(entry) for entry in snapshot.attempts],
+        "attempts": [entry_record(entry) for entry in snapshot.attempts],
         "goodput": _goodput(snapshot.goodput),
         "error": snapshot.error,
         "last_lines": snapshot.last_lines,
@@ -78,9 +78,10 @@ def status_record(status: RunStatus) -> dict[str, Any]:
     return {name: json_value(value) for name, value in record.items()}
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def entry_record(entry: Entry) -> dict[str, Any]:
+    """One attempt as ``ps --attempts --json`` shows it."""
     attempt = entry.attempt
-    return {
+    record = {
         "attempt": attempt.number,
         "job_id": attempt.job_id or None,
         "array_task": attempt.array_task or None,
@@ -98,6 +99,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "lost_nodes": attempt.lost_nodes,
         "useful_seconds": entry.useful,
     }
+    return {name: json_value(value) for name, value in record.items()}
 
 
 def _goodput(found: Goodput | None) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from allranks import wording
         (wording.amount, 640, "640"),
         (wording.amount, 9999, "9999"),
         (wording.amount, 12_345, "12.3k"),
-        (wording.amount, 999_900, "1.00M"),
+        (wording.amount, 999_900, "1M"),
         (wording.amount, math.inf, "inf"),
         (wording.size, 61.2 * 2**30, "61.2 GiB"),
         (wording.size, 640 * 2**20, "640 MiB"),

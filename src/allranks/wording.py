@@ -92,6 +92,7 @@ def value(number: float) -> str:
 
 def three(number: float) -> str:
     """Three digits at most are all that can be read: ``412``, ``13.7``, ``0.31``, ``2``."""
-    if abs(number) >= 99.95 or number == int(number):
+    if abs(number) >= 99.95:
         return f"{number:.0f}"
-    return f"{number:.1f}" if abs(number) >= 9.995 else f"{number:.2f}"
+    text = f"{number:.1f}" if abs(number) >= 9.995 else f"{number:.2f}"
+    return text.rstrip("0").rstrip(".")

@@ -74,11 +74,11 @@ def _moved(found: Facts, folder: str) -> Facts:
 
 @pytest.mark.parametrize(("form", "name"), [("html", "html"), ("markdown", "md"), ("json", "json")])
 def test_the_report_is_as_it_was(golden: Report, form: str, name: str) -> None:
-    """``ALLRANKS_WRITE_GOLDEN=1 pytest`` writes them anew."""
+    """``UPDATE_GOLDEN=1 pytest`` writes them anew."""
     path = GOLDEN / f"report.{name}"
     # Another zlib packs pictures otherwise, and another version of ours is no other report.
     text = re.sub(r"base64,[\w+/=]+", "base64,…", golden.text(form)).replace(__version__, "VERSION")
-    if os.environ.get("ALLRANKS_WRITE_GOLDEN"):
+    if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 

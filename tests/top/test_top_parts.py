@@ -55,7 +55,7 @@ def test_blocks_need_an_encoding_that_has_them() -> None:
 
 
 def test_sizes_and_shares_are_short() -> None:
-    assert [size(n) for n in (0, 1023, 2**20, 61.2 * 2**30)] == ["0B", "1.00K", "1M", "61.2G"]
+    assert [size(n) for n in (0, 1023, 2**20, 61.2 * 2**30)] == ["0B", "1K", "1M", "61.2G"]
     assert memory(61.24 * 2**30, 80 * 2**30) == "61.2/80G"
     assert memory(5.0 * 2**20, None) == "5M"
     assert memory(None, 5.0) == percent(None) == percent(math.nan) == ""

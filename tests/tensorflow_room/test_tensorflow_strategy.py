@@ -14,6 +14,7 @@ import pytest
 
 from allranks.distributed.detect import detect
 from allranks.errors import MissingDependencyError, UsageError, WorldError
+from allranks.leaving import deadline as leaving
 from allranks.tensorflow import keras_repairs, restoring, workers
 
 
@@ -138,6 +139,7 @@ def keras3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(restoring, "_numbers", itertools.count(1))
     monkeypatch.setattr(restoring, "world", lambda: SimpleNamespace(size=1, is_main=True))
     monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(leaving, "_the_one", None)  # signals that other tests sent are not for us
     return keras
 
 

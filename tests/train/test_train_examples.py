@@ -28,6 +28,7 @@ def accuracy(output: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow  # `make demo` is the same
 def test_vit_reaches_95_percent_as_ddp(tmp_path: Path, clean_env: dict[str, str]) -> None:
     pytest.importorskip("sklearn")
     output = run(tmp_path, clean_env, "vit_digits", "--nprocs", "2", "--epochs", "12")

@@ -57,7 +57,7 @@ def test_slurm_that_does_not_answer_holds_up_nobody(
     """A squeue that hangs: the page shows what the folder tells, and asks but once at a time."""
     make_run(tmp_path / "runs", "asked", windows=2, finished=False, job_id="12")
     make_run(tmp_path / "runs", "over", windows=2, failed=True, job_id="13")
-    notes = squeue(tmp_path, "exec sleep 15", monkeypatch)
+    notes = squeue(tmp_path, "exec sleep 60", monkeypatch)
     monkeypatch.setattr("allranks.web.following._MOMENT", 0.1)
     client = client_of(tmp_path / "runs")
     for _ in range(3):  # the test's time limit would tell of one that waits

@@ -5,7 +5,7 @@ JOBS   ?= 2
 FRAMEWORKS = horovod tensorflow transformers mpi
 FRAMEWORK_TESTS = $(BIN)/python -m pytest -m slow tests/frameworks -n $(JOBS) --dist loadfile --timeout 900
 ENDS   = tests/soak/test_soak_local.py tests/soak/test_soak_faults.py
-SOAK_TESTS = $(BIN)/python -m pytest -m slow tests/soak tests/train $(ENDS:%=--ignore=%) -n $(JOBS) \
+SOAK_TESTS = $(BIN)/python -m pytest -m slow tests/soak tests/train tests/slurm $(ENDS:%=--ignore=%) -n $(JOBS) \
 	--dist worksteal --timeout 1800
 AGAIN  = $(FRAMEWORK_TESTS) --last-failed --last-failed-no-failures none $(ARGS)
 BIN     = $(VENV)/bin
@@ -52,7 +52,7 @@ system:  ## install Slurm, MPI, shellcheck, a browser and tmux from the distribu
 test: system $(VENV)/test  ## run all tests; what cannot run here is skipped with its reason
 	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist worksteal $(ARGS)
 
-test-soak: system $(VENV)/test  ## a slow leg: trainings ended in every way, hundreds of times
+test-soak: system $(VENV)/test  ## a slow leg: trainings ended in every way, hundreds of times, and what takes long
 	$(BIN)/python -m pytest -m slow $(ENDS) -n $(JOBS) --dist worksteal --timeout 1800 $(ARGS)
 	@# These wait for Slurm's clocks: what failed on a busy machine gets another try.
 	$(SOAK_TESTS) $(ARGS) || $(SOAK_TESTS) --last-failed --last-failed-no-failures none $(ARGS)

@@ -67,6 +67,7 @@ def stand_ins(tmp_path: Path, slurm_env: dict[str, str]) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_file_of_another_cluster_runs_here(
     name: str, tmp_path: Path, stand_ins: dict[str, str]

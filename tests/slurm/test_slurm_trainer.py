@@ -134,7 +134,7 @@ def check_ranks(found: Reports, size: int, launcher: str) -> None:
     assert len({each["loss"] for each in found}) == 1
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_plain_python(
     size: int, clean_env: Env, alone: Callable[[int, Env], Reports], tmp_path: Path
 ) -> None:

@@ -159,25 +159,25 @@ def test_what_was_lost_leaves_the_file_before_it_goes_on(tmp_path: Path, kind: A
     first, attempt = kind(), tmp_path / "attempts" / "1"
     attempt.mkdir(parents=True)
     first.start(run_in(tmp_path))
-    first.log({"a": 1.0}, step=1, epoch=1, kind="val")
+    first.log({"a": 0.111}, step=1, epoch=1, kind="val")
     loggers = Loggers([first])
     at = loggers.positions()
-    first.log({"a": 2.0, "b": 1.0}, step=2, epoch=1, kind="val")  # CSV writes its file anew here
+    first.log({"a": 0.222, "b": 1.0}, step=2, epoch=1, kind="val")  # CSV writes its file anew here
     first.close("failed")
     path = tmp_path / f"metrics.{'csv' if kind is CsvLogger else 'jsonl'}"
     with open(path, "a") as file:
         file.write('{"torn')
     again = kind()
     again.start(replace(run_in(tmp_path, resumed=True), step=1, logged=at, undone=attempt))
-    again.log({"a": 3.0}, step=2, epoch=1, kind="val")
+    again.log({"a": 0.333}, step=2, epoch=1, kind="val")
     again.close("finished")
     kept = path.read_text()
     assert "torn" not in kept
-    assert [("1.0" in line, "3.0" in line) for line in kept.splitlines()[-2:]] == [
+    assert [("0.111" in line, "0.333" in line) for line in kept.splitlines()[-2:]] == [
         (True, False), (False, True),
     ]  # fmt: skip
     lost = (attempt / f"undone-{path.name}").read_text()
-    assert "2.0" in lost
+    assert "0.222" in lost
     assert "torn" in lost
 
 

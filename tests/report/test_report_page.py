@@ -16,11 +16,12 @@ import pytest
 from report_rig import facts, gpu, life
 
 from allranks._version import __version__
+from allranks.monitor.model import Remark
 from allranks.report.advice import Advice, advise
 from allranks.report.html import page
 from allranks.report.make import Report, report_run
 from allranks.report.markdown import markdown
-from allranks.report.model import Error, Facts, Finding
+from allranks.report.model import Error, Facts
 from allranks.runs import Run
 from monitor_rig import make_run
 
@@ -161,7 +162,7 @@ def hostile() -> tuple[Facts, list[Advice]]:
         used={"gpus": [gpu(0, HOSTILE, name=HOSTILE)], "cpus_host": HOSTILE},
         error=Error(0, HOSTILE, 1, "", HOSTILE),
         attempts=[life(outcome=HOSTILE, reason=HOSTILE, job_id=HOSTILE)],
-        findings=[Finding("lint", "error", HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
+        findings=[Remark("lint", "error", HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
         versions={HOSTILE: HOSTILE},
         environment={HOSTILE: HOSTILE},
         settings={HOSTILE: HOSTILE},

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from statistics import median
 
 from allranks.errors import AllranksError
-from allranks.monitor.model import PHASES, Snapshot
+from allranks.monitor.model import PHASES, Remark, Snapshot
 from allranks.monitor.phases import phases
 from allranks.monitor.remarks import remarks
 from allranks.monitor.snapshot import take
@@ -15,7 +16,7 @@ from allranks.monitor.source import Source
 from allranks.redact import redact_text, redact_words
 from allranks.report.asked import asked, plan_rows
 from allranks.report.foreign import WAIT, belongs, used_by_job
-from allranks.report.model import Error, Facts, Finding, Life, Used
+from allranks.report.model import Error, Facts, Life, Used
 from allranks.report.setting import environment, reproduce, settings, versions
 from allranks.report.slow import slow_ranks
 from allranks.report.used import own_gpus, sampled
@@ -50,18 +51,30 @@ def run_facts(
     source = Source(run, task)
     source.refresh()
     look = take(source, run_statuses([source.run], timeout=WAIT)[0])
-    status = look.status
-    last = source.last.attempt if source.last else None
     on_slurm = run.scheduler == "slurm" or bool(run.job_ids)
     usage, silence = _accounting(run) if on_slurm else (None, "")
-    plan = read_json(run.path / "plan.json")
-    request = asked(run.path, usage, on_slurm)
-    seen = _used(source, usage)
+    request, seen = asked(run.path, usage, on_slurm), _used(source, usage)
     used = own_gpus(seen, request)
+    facts = replace(
+        _course(source, look),
+        scheduler="slurm" if on_slurm else run.scheduler or "local",
+        user=usage.user if usage else "",
+        waited=usage.waited if usage and len(run.job_ids) == 1 else None,
+        asked=request,
+        used=used,
+        remarks=_limits(source, seen, used, silence),
+        time=now or datetime.now(timezone.utc),
+    )
+    return _with_training(_with_setting(facts, source), source, look), source
+
+
+def _course(source: Source, look: Snapshot) -> Facts:
+    """What run it is, and how it went."""
+    run, status = source.run, look.status
     # Of an array, those of the one task that the source follows.
     entries = [one for one in look.attempts if one.attempt.array_task == (source.task or "")]
     lives, good = _lives(entries), goodput(entries)
-    facts = Facts(
+    return Facts(
         name=run.name,
         id=run.id,
         kind="run",
@@ -70,40 +83,48 @@ def run_facts(
         exit_code=status.exit_code,
         why=redact_text(status.why),
         job_ids=run.job_ids,
-        scheduler="slurm" if on_slurm else run.scheduler or "local",
         folder=str(run.path),
-        launcher=str(plan.get("launcher") or (last.launcher if last else "")),
-        framework=str(plan.get("framework") or ""),
-        user=usage.user if usage else "",
-        hosts=list(last.hosts) if last else [],
         submitted=run.created,
         start=lives[0].start if lives else status.start,
         end=status.end,
         seconds=sum(life.seconds for life in lives),
-        waited=usage.waited if usage and len(run.job_ids) == 1 else None,
-        asked=request,
-        used=used,
+        attempts=lives,
+        goodput=good.share if look.progress.step else None,
+        useful=good.useful,
+        error=_error(look),
+        findings=_findings(run),
+    )
+
+
+def _with_setting(facts: Facts, source: Source) -> Facts:
+    """With what it ran, and where."""
+    run, last = source.run, source.last.attempt if source.last else None
+    plan = read_json(run.path / "plan.json")
+    return replace(
+        facts,
+        launcher=str(plan.get("launcher") or (last.launcher if last else "")),
+        framework=str(plan.get("framework") or ""),
+        hosts=list(last.hosts) if last else [],
+        settings=settings(source.folder),
+        versions=versions(run.path, plan),
+        environment=environment(last.path) if last else {},
+        values_asked=[(name, _safe(value), origin) for name, value, origin in plan_rows(plan)],
+        reproduce=reproduce(run),
+    )
+
+
+def _with_training(facts: Facts, source: Source, look: Snapshot) -> Facts:
+    """With what its steps tell."""
+    return replace(
+        facts,
         phases={name: value for name, value in phases(source).items() if name in PHASES},
         values=_values(look),
         typical=_typical(source),
         best=_best(source),
         step=look.progress.step,
         total_steps=look.progress.total_steps,
-        settings=settings(source.folder),
         slow=slow_ranks(source),
-        attempts=lives,
-        goodput=good.share if look.progress.step else None,
-        useful=good.useful,
-        error=_error(look),
-        findings=_findings(run),
-        versions=versions(run.path, plan),
-        environment=environment(last.path) if last else {},
-        values_asked=[(name, _safe(value), origin) for name, value, origin in plan_rows(plan)],
-        reproduce=reproduce(run),
-        remarks=_limits(source, seen, used, silence),
-        time=now or datetime.now(timezone.utc),
     )
-    return facts, source
 
 
 def _state(status: RunStatus, lives: Sequence[Life]) -> str:
@@ -198,16 +219,9 @@ def _error(look: Snapshot) -> Error | None:
     return Error(failure.rank, failure.host, failure.exit_code, failure.signal, text)
 
 
-def _findings(run: Run) -> list[Finding]:
+def _findings(run: Run) -> list[Remark]:
     return [
-        Finding(
-            each.source,
-            each.severity,
-            each.title,
-            redact_text(each.message),
-            redact_text(each.help),
-            each.rule,
-        )
+        replace(each, message=redact_text(each.message), help=redact_text(each.help))
         for each in remarks(run)
         if each.source != "run"  # the failure is told apart, with its traceback
     ]

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
 
+from allranks.monitor.model import Remark
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -158,18 +160,6 @@ class Error:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What lint or check has to say of the job."""
-
-    source: str
-    severity: str
-    title: str
-    message: str
-    help: str = ""
-    rule: str = ""
-
-
-@dataclass(frozen=True)
 class Facts:
     """All of it."""
 
@@ -216,7 +206,7 @@ class Facts:
     goodput: float | None = None
     useful: float = 0.0
     error: Error | None = None
-    findings: Sequence[Finding] = ()
+    findings: Sequence[Remark] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that change how a training runs; secrets are not among them."""

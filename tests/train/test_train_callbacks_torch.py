@@ -242,6 +242,17 @@ def test_a_failing_plot_is_told_and_the_others_are_drawn(tmp_path: Path) -> None
     assert (tmp_path / "plots" / "good-0.png").exists()
 
 
+def test_pyplot_keeps_no_figure_that_was_drawn(tmp_path: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    trainer = trainer_with(1.0, folder=tmp_path)
+    WritePlots(lambda model, epoch: ("loss", pyplot.figure())).on_epoch_end(trainer)
+    WritePlots(lambda model, epoch: ("other", Figure())).on_epoch_end(trainer)
+    assert trainer.said == []
+    assert pyplot.get_fignums() == []
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"loss-0.png", "other-0.png"}
+
+
 def test_other_ranks_do_not_plot(tmp_path: Path) -> None:
     trainer = trainer_with(1.0, folder=tmp_path)
     trainer.world.is_main = False

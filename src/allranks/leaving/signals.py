@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -29,6 +30,8 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             return False
         self._owner = os.getpid()
+        if not self._before:
+            atexit.register(self._outlive_warnings)
         for number in LEAVING:
             present = signal.getsignal(number)
             if present != self._note:
@@ -44,6 +47,12 @@ class Signals:
         if before is not None and signal.getsignal(signal.SIGTERM) == self._note:
             del self._before[signal.SIGTERM]
             signal.signal(signal.SIGTERM, before)
+
+    def _outlive_warnings(self) -> None:
+        """Python takes its handlers away as it ends, and a warning that came then would kill."""
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, signal.SIG_IGN)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(number)

@@ -84,5 +84,5 @@ def file_name(name: str) -> str:
 def _close(figure: Any) -> None:
     """pyplot keeps every figure it made until it is told otherwise."""
     pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is not None and hasattr(figure, "savefig"):
+    if pyplot is not None and isinstance(figure, pyplot.Figure):
         pyplot.close(figure)

@@ -156,7 +156,7 @@ ROOMS = {
     "launch": {"job", "runs", "shell", "script", "schedulers"},
     "measure": {"errors", "runs"},
     "plots": {"wording"},
-    "monitor": {"errors", "units", "wording", "runs", "slurm", "schedulers", "lint"},
+    "monitor": {"errors", "units", "wording", "runs", "slurm", "schedulers", "lint", "checks"},
     "top": {"errors", "units", "wording", "runs", "slurm", "schedulers", "monitor"},
     "report": {
         "errors",

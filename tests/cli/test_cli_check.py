@@ -49,5 +49,5 @@ def test_what_did_not_arrive_is_told_with_what_to_do() -> None:
     said = "\n".join(advice(Found("job 7", "srun", ["SIGUSR1", "SIGTERM"], [there, late])))
     assert "Rank 1 started after it was sent. Give the job more time: --time 3m." in said
     good = Found("job 7", "srun", ["SIGUSR1"], [there])
-    assert advice(good) == ["Every signal reached all 1 ranks in job 7."]
+    assert advice(good) == ["Every signal reached the rank in job 7."]
     assert "did not start" in advice(Found("job 7", "srun", ["SIGUSR1"], [RankFound(0)]))[0]

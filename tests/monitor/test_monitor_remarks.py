@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from allranks.checks.report import keep
+from allranks.checks.signals import Found, RankFound
 from allranks.monitor.remarks import remarks
 from allranks.runs import Run
 from monitor_rig import make_array, make_run
@@ -42,6 +44,25 @@ def test_a_script_that_is_none(tmp_path: Path) -> None:
     assert all(each.source == "lint" for each in remarks(run))
     (run.path / "job.sh").unlink()
     assert remarks(run) == []
+
+
+def test_what_a_check_found_stands_with_its_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    heard = RankFound(0, "node1", 100.0, 160.0, {"SIGUSR1": 130.0}, 2)
+    keep(Found("job 7", "srun", ["SIGUSR1"], [heard]), run)
+    (found,) = remarks(run)
+    assert (found.source, found.severity, found.title) == (
+        "check",
+        "note",
+        "allranks check --signal",
+    )
+    assert found.message == "Every signal reached the rank in job 7."
+    keep(Found("job 7", "srun", ["SIGUSR1"], [heard, RankFound(1, "node2", 99.0, 160.0)]), run)
+    (found,) = remarks(run)
+    assert found.severity == "warning"
+    assert found.message.startswith(
+        "SIGUSR1 did not reach rank 1. The ranks know when the job ends"
+    )
 
 
 def test_an_end_without_a_failed_rank(tmp_path: Path) -> None:

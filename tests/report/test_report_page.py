@@ -175,6 +175,20 @@ def hostile() -> tuple[Facts, list[Advice]]:
     return found, [*advise(found), Advice("x", "note", HOSTILE, HOSTILE)]
 
 
+@pytest.mark.parametrize("form", ["html", "markdown"])
+def test_what_lint_and_check_found_is_told(form: str) -> None:
+    lint = Remark("lint", "error", "No GPU", "The job asks for no GPU.", "--gpus 1", "AR101")
+    check = Remark("check", "warning", "allranks check --signal", "USR1 did not reach rank 1.")
+    text = Report(facts(findings=[lint, check]), []).text(form)
+    for word in (
+        "error AR101",
+        "The job asks for no GPU.",
+        "--gpus 1",
+        "USR1 did not reach rank 1.",
+    ):
+        assert word in text
+
+
 def test_no_name_breaks_out_of_the_page() -> None:
     text = page(*hostile())
     parsed = Parsed(text)

@@ -103,7 +103,9 @@ def test_ranks_on_two_nodes_leave_when_slurm_tells_them(
 
 @pytest.mark.slurm
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
-def test_the_check_proves_that_signals_arrive(launcher: str, slurm: Allranks) -> None:
+def test_the_check_proves_that_signals_arrive(
+    launcher: str, slurm: Allranks, tmp_path: Path
+) -> None:
     size = ["--nodes", "2", "--nprocs", "4", "--cpus-per-task", "1", "--time", "2m"]
     done = slurm("check", "--signal", *size, "--launcher", launcher, "--json", timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -113,6 +115,10 @@ def test_the_check_proves_that_signals_arrive(launcher: str, slurm: Allranks) ->
         assert set(rank["arrived"]) >= {"SIGUSR1", "SIGTERM"}
         assert rank["end"] > rank["arrived"]["SIGUSR1"]
         assert rank["workers"] == 2
+    (kept,) = tmp_path.glob("runs/*/check.json")
+    assert json.loads(kept.read_text())["ranks"] == found["ranks"]
+    report = slurm("report", "--format", "markdown", "--output", "-", kept.parent.name)
+    assert "Every signal reached all 4 ranks" in report.stdout, report.stdout + report.stderr
 
 
 @pytest.mark.slurm

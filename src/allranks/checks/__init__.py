@@ -6,3 +6,6 @@ CHECKS = {
     "signal": "Does the signal before the end of a job reach every rank? A job of one minute.",
 }
 """The checks that ``allranks check`` offers, with a line of help."""
+
+KEPT = "check.json"
+"""In the run folder of a check: what it found, in all detail and in words."""

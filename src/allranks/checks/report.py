@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from allranks.checks import KEPT
 from allranks.checks.signals import Found, RankFound
+from allranks.runs.files import write_json
+from allranks.runs.folder import Run
+
+
+def keep(found: Found, run: Run) -> None:
+    """The outcome beside the logs of the job that was the check, for the views of that run."""
+    write_json(run.path / KEPT, {"check": "signal", **found.record(), "advice": advice(found)})
 
 
 def table(found: Found) -> list[str]:
@@ -33,7 +41,8 @@ def _arrival(rank: RankFound, name: str) -> str:
 def advice(found: Found) -> list[str]:
     """The verdict, then what to type for whatever is missing."""
     if found.ok:
-        return [f"Every signal reached all {len(found.ranks)} ranks in {found.where}."]
+        ranks = "the rank" if len(found.ranks) == 1 else f"all {len(found.ranks)} ranks"
+        return [f"Every signal reached {ranks} in {found.where}."]
     silent = [each.rank for each in found.ranks if not each.host]
     if silent:
         return [

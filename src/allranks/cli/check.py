@@ -59,6 +59,7 @@ def _has_slurm() -> bool:
 
 
 def _on_slurm(signal: str, parameters: dict[str, Any]) -> Any:
+    from allranks.checks.report import keep
     from allranks.checks.signals import DEFAULT, MODULE, check_on_slurm, early_signal
     from allranks.cli.planning import made_by, make_plan
     from allranks.schedulers.slurm import submit_plan
@@ -72,7 +73,9 @@ def _on_slurm(signal: str, parameters: dict[str, Any]) -> Any:
     submitted = submit_plan(plan, made_by=made_by(), python=None)
     click.echo(f"Submitted job {submitted.job_id}; Ctrl-C cancels it.", err=True)
     with _Line() as line:
-        return check_on_slurm(plan, submitted.run, submitted.job_id, line.say)
+        found = check_on_slurm(plan, submitted.run, submitted.job_id, line.say)
+    keep(found, submitted.run)
+    return found
 
 
 def _here(parameters: dict[str, Any]) -> Any:

@@ -104,10 +104,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Remark:
-    """What lint or the run itself has to say: a finding without its source text."""
+    """What lint, a check or the run itself has to say: a finding without its source text."""
 
     source: str
-    """"lint" or "run"."""
+    """"lint", "check" or "run"."""
     severity: str
     """"error", "warning" or "note"."""
     title: str

@@ -1,18 +1,20 @@
-"""What lint and the run itself have to say of a run, for views that show it beside the numbers."""
+"""What lint, a check and the run itself have to say of a run, for views that show it beside the numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allranks.checks import KEPT
 from allranks.errors import AllranksError
 from allranks.monitor.model import Remark
 from allranks.runs.attempts import Attempt, Failure
+from allranks.runs.files import read_json
 from allranks.runs.folder import Run
 
 
 def remarks(run: Run) -> list[Remark]:
-    """The failure first, then the findings in its job script, errors before warnings."""
-    found = [*_failures(run), *_lint(run)]
+    """The failure first, then what was found around it, errors before warnings."""
+    found = [*_failures(run), *_check(run), *_lint(run)]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda each: (each.source != "run", order.get(each.severity, 3)))
 
@@ -40,6 +42,18 @@ def _lint(run: Run) -> Iterator[Remark]:
                 rule=finding.rule,
                 line=finding.span.line,
             )
+
+
+def _check(run: Run) -> Iterator[Remark]:
+    """Of a run that was a check: what came out."""
+    kept = read_json(run.path / KEPT)
+    if kept:
+        yield Remark(
+            source="check",
+            severity="note" if kept.get("ok") else "warning",
+            title=f"allranks check --{kept.get('check')}",
+            message=" ".join(str(line) for line in kept.get("advice") or ()),
+        )
 
 
 def _failures(run: Run) -> Iterator[Remark]:

@@ -179,7 +179,7 @@ def _findings(facts: Facts) -> str:
         f"{f'<p><code>{clean(each.help)}</code></p>' if each.help else ''}</div>\n"
         for each in facts.findings
     )
-    return f"<h2>What the job script has to be told</h2>\n{rows}"
+    return f"<h2>What lint and check found</h2>\n{rows}"
 
 
 def _details(facts: Facts) -> str:

@@ -63,6 +63,12 @@ def _body(facts: Facts) -> Iterator[str]:
             for name, value in facts.phases.items()
         ]
         yield from _table(Table(("", "Time", "Share"), phases, frozenset({1, 2})))
+    if facts.findings:
+        yield from ("", "## What lint and check found", "")
+        for finding in facts.findings:
+            rule = f"{finding.severity} {finding.rule}".rstrip()
+            code = f" {_code(finding.help)}" if finding.help else ""
+            yield f"- **{_plain(rule)}:** {_plain(finding.message or finding.title)}{code}"
     if facts.attempts:
         yield from ("", "## Attempts", "", *_table(tables.attempts(facts)))
     if facts.reproduce:

@@ -48,6 +48,7 @@ def _attempt(folder: Path, devices: list[str | None], files: dict[str, list[str]
         (["2,3"] * 2, [2, 3]),
         (["3", "1"], [3, 1]),
         ([None, None], [0, 1]),
+        ([None] * 6, [0, 1, 2, 3, 0, 1]),
         (["0,1"] * 4, [0, 1, 0, 1]),
         (["GPU-c", "GPU-aaa"], [2, 0]),
         (["MIG-x", "0"], [None, 0]),

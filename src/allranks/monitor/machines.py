@@ -68,8 +68,8 @@ def _gpu_of(rank: Rank, node: NodeSource) -> int | None:
     if fenced and len(seen) == 1:
         return seen[0]
     visible = [word.strip() for word in rank.devices.split(",") if word.strip()]
-    if not visible:  # nothing is hidden from it, and local rank n takes the n-th
-        return _at_place(seen, local)
+    if not visible:  # nothing is hidden: local rank n takes the n-th, from the first again if too few
+        return seen[local % len(seen)]
     return _named(visible[local % len(visible)], seen, node)
 
 

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from allranks.wording import span
+
 _OLD = 3600.0
 """Seconds after which no build is still running, wherever it was started."""
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "fuse", "9p", "afs", "pvfs", "wekafs")
@@ -127,10 +129,7 @@ def _sees_all(lock: Path) -> bool:
 
 
 def _ago(seconds: float) -> str:
-    minutes = int(seconds // 60)
-    if minutes < 1:
-        return "just now"
-    return f"{minutes} min ago" if minutes < 120 else f"{minutes // 60} h ago"
+    return "just now" if seconds < 60 else f"{span(seconds)} ago"
 
 
 def _say(text: str) -> None:

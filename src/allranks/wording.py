@@ -8,6 +8,7 @@ import re
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)")
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 _SIZES = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -16,8 +17,20 @@ def clean(text: str) -> str:
     return _UNSEEN.sub("", _ESCAPES.sub("", text.replace("\t", "    ")))
 
 
+def one_line(text: str) -> str:
+    """The words of a text of any form, for a heading, a cell of a table or the middle of a sentence."""
+    return clean(" ".join(text.split())).strip()
+
+
+def clean_lines(text: str) -> str:
+    """A text in its lines, each of them clean."""
+    return "\n".join(map(clean, text.split("\n")))
+
+
 def clock(seconds: float) -> str:
     """A time that runs: ``1:02:03``; with days from two days on: ``3d 04:05:06``."""
+    if not math.isfinite(seconds):
+        return ""
     minutes, second = divmod(max(int(seconds), 0), 60)
     hours, minute = divmod(minutes, 60)
     if hours >= 48:
@@ -27,8 +40,10 @@ def clock(seconds: float) -> str:
 
 def span(seconds: float) -> str:
     """A time in words: ``45 s``, ``2 min 30 s``, ``12 min``, ``2 h 05 min``, ``3 d 4 h``."""
+    if not math.isfinite(seconds):
+        return ""
     if seconds < 119.5:
-        return f"{seconds:.0f} s"
+        return f"{max(seconds, 0.0):.0f} s"
     if seconds < 599.5:
         minute, second = divmod(round(seconds), 60)
         return f"{minute} min {second:02} s" if second else f"{minute} min"
@@ -43,9 +58,11 @@ def span(seconds: float) -> str:
 
 
 def step_time(seconds: float | None) -> str:
-    """A time of a step: ``1.24 s``, ``213 ms``, ``62 µs``."""
+    """A time of a step: ``1.24 s``, ``213 ms``, ``62 µs``; from ten minutes on in words."""
     if seconds is None or not math.isfinite(seconds):
         return ""
+    if seconds >= 599.5:
+        return span(seconds)
     for factor, unit in ((1.0, "s"), (1e3, "ms")):
         if seconds * factor >= 0.9995:
             return f"{three(seconds * factor)} {unit}"
@@ -72,27 +89,41 @@ def size(count: float | None) -> str:
     return f"{count:.0f} B"
 
 
-def percent(share: float | None) -> str:
-    """``34 %``; ``<1 %`` for a little that is not nothing."""
+def rate(per_second: float | None, gap: str = " ") -> str:
+    """Bytes a second, in powers of ten as links and disks are sold: ``2.13 GB/s``."""
+    if per_second is None or not math.isfinite(per_second):
+        return ""
+    for factor, unit in _RATES:
+        if abs(per_second) >= factor * 0.9995:
+            return f"{three(per_second / factor)}{gap}{unit}"
+    return f"{per_second:.0f}{gap}B/s"
+
+
+def percent(share: float | None, gap: str = " ") -> str:
+    """``34 %``; ``<1 %`` for a little that is not nothing, and 100 only where nothing is left."""
     if share is None or not math.isfinite(share):
         return ""
-    return "<1 %" if 0 < share < 0.005 else f"{share * 100:.0f} %"
+    if 0 < share < 0.005:
+        return f"<1{gap}%"
+    return f"{99 if 0.99 < share < 1 else share * 100:.0f}{gap}%"
 
 
 def value(number: float) -> str:
     """A metric: ``0.4312``, ``2.97e-04``, ``nan``."""
     if not math.isfinite(number) or number == 0:
         return f"{number:g}"
-    if abs(number) < 1e-3 or abs(number) >= 1e6:
+    if abs(number) < 1e-3 or abs(number) >= 999_999.5:
         return f"{number:.2e}"
-    if abs(number) >= 1e4:
+    if abs(number) >= 9999.5:
         return f"{number:.0f}"
     return f"{number:.4g}" if abs(number) >= 1 else f"{number:.4f}"
 
 
 def three(number: float) -> str:
-    """Three digits at most are all that can be read: ``412``, ``13.7``, ``0.31``, ``2``."""
+    """Three digits at most are all that can be read: ``412``, ``13.7``, ``0.31``, ``2``, ``0.004``."""
     if abs(number) >= 99.95:
         return f"{number:.0f}"
+    if abs(number) < 0.00995:
+        return f"{number + 0:.2g}"  # a zero without a sign
     text = f"{number:.1f}" if abs(number) >= 9.995 else f"{number:.2f}"
     return text.rstrip("0").rstrip(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -135,3 +136,28 @@ def test_the_picture_of_the_cells_is_inside_of_the_svg() -> None:
         head, _, body = image.get("href", "").partition(",")
         assert head == "data:image/png;base64"
         assert base64.b64decode(body).startswith(b"\x89PNG")
+
+
+def test_a_stretch_is_coloured_and_reaches_past_the_line() -> None:
+    lines = [Line("loss", [10, 100], [2.0, 1.0])]
+    root = parsed(line_plot(lines, x="step", title="Loss", stretch=(110, 600, "not finite")))
+    assert {"not finite", "600"} <= set(texts(root))
+    (ground,) = [each for each in root.iter(f"{SVG}rect") if each.get("class") == "f2"]
+    (line,) = root.iter(f"{SVG}polyline")
+    last = float(line.get("points", "").split()[-1].split(",")[0])
+    left, width = float(ground.get("x", "0")), float(ground.get("width", "0"))
+    assert last < left < left + width <= 720 - 18 + 1
+
+
+def test_a_plot_of_a_report_has_enough_lines_across() -> None:
+    root = parsed(line_plot([Line("a", [0, 9], [0, 130])], x="step", width=520, height=270))
+    assert {"0", "50", "100", "150"} <= set(texts(root))
+
+
+def test_a_heat_map_tells_times_as_people_do_and_where_attempts_begin() -> None:
+    how = {"low": 0.0, "high": 0.04007, "unit": "s", "breaks": [2]}
+    text = heat_plot(["a"], [0, 60, 500, 560], [[0, 1, 1, 0]], **how)
+    assert "40.1 ms" in texts(parsed(text))
+    # Inside of a page the ground is transparent: a line in its colour would not be seen.
+    assert re.search(r'<g class="k" stroke="#1F2937"', text)
+    assert ".plot .k{stroke:var(--plot-text," in text

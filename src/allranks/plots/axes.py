@@ -166,7 +166,7 @@ def _span(values: Iterable[float], zero: bool) -> tuple[float, float]:
     return (min(known), max(known)) if known else (0.0, 1.0)
 
 
-def _most(start: float, end: float, pixels: float = 55) -> int:
+def _most(start: float, end: float, pixels: float = 40) -> int:
     """How many ticks have room."""
     return max(2, int(abs(end - start) / pixels))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from allranks.plots import axes, svg
 from allranks.plots.lines import RIGHT, TOP, left_margin, nothing
 from allranks.plots.png import LEVELS, data_uri
+from allranks.wording import step_time
 
 ROW, LEAST, MOST = 16, 48, 384
 """Pixels of a row, and of all rows together."""
@@ -31,8 +32,8 @@ def heat_plot(
 ) -> str:
     """The cells as the text of an SVG: ``values[row][column]``, coloured from ``low`` to ``high``.
 
-    ``times`` are seconds, one for each column, which may be of different lengths; a cell without a value
-    stays empty. ``breaks``: columns before which a line is drawn.
+    ``times`` are the ends of the columns in seconds, between which time may be left out; a cell without a
+    value stays empty. ``breaks``: columns before which a line is drawn.
     """
     top = TOP + 8
     tall = min(max(len(rows) * ROW, LEAST), MOST)
@@ -81,14 +82,16 @@ def _breaks(
     left, top, width, tall = box
     for place in breaks:
         x = left + width * place / columns
-        yield f'<g class="k" stroke="{svg.BACK}" stroke-width="2">{svg.line(x, top, x, top + tall)}</g>'
+        ends = svg.line(x, top - 4, x, top + tall + 4)
+        yield f'<g class="k" stroke="{svg.TEXT}" stroke-width="2">{ends}</g>'
 
 
 def _time_ticks(
     times: Sequence[float], left: float, right: float, bottom: float, x: str
 ) -> Iterator[str]:
     """Each at the column that holds its time, as far as it does not touch the one before it."""
-    seconds = [time - times[0] for time in times]
+    start = 2 * times[0] - times[1] if len(times) > 1 else times[0]
+    seconds = [time - start for time in times]
     scale = axes.time_axis(seconds, left, right)
     spots, last = [], -ROOM
     for tick, words in zip(scale.ticks, scale.texts, strict=True):
@@ -105,7 +108,7 @@ def _time_ticks(
 
 def _scale(width: float, low: float, high: float, unit: str) -> Iterator[str]:
     """The colours from low to high, at the top right."""
-    most = f"{axes.compact(high)} {unit}".strip()
+    most = step_time(high) if unit == "s" else f"{axes.compact(high)} {unit}".strip()
     right = width - RIGHT - svg.text_width(most) - 6
     ramp = [[float(place) for place in range(LEVELS)]]
     yield svg.text(right - _SCALE - 6, 20, axes.compact(low), "end", soft=True)

@@ -44,11 +44,13 @@ def line_plot(
     zero: bool = False,
     x_ticks: Sequence[float] = (),
     y_ticks: Sequence[float] = (),
+    stretch: tuple[float, float, str] | None = None,
 ) -> str:
     """The lines as the text of an SVG.
 
     ``x`` and ``y`` name the axes; ``time_x``: x are seconds since the beginning; ``zero``: y begins at 0;
-    ``x_ticks`` and ``y_ticks``: in place of round numbers.
+    ``x_ticks`` and ``y_ticks``: in place of round numbers; ``stretch``: from this x to that one the ground
+    is coloured, with these words.
     """
     several = len(lines) > 1 or not (title or y)
     names = [(one.name, place, one.colour, one.dashed) for place, one in enumerate(lines)]
@@ -58,16 +60,32 @@ def line_plot(
     drawn = [_segments(one, log_x, log_y) for one in lines]
     points = [point for segments in drawn for segment in segments for point in segment]
     points += [point for one in lines for point in _ends(one, log_x, log_y)] if points else []
-    across, up = _axes(points, (top, bottom), width, log_x, log_y, time_x, zero)
+    ends = [(x, y) for x in (stretch or ())[:2] for _, y in points[:1]]
+    across, up = _axes([*points, *ends], (top, bottom), width, log_x, log_y, time_x, zero)
     across = axes.with_ticks(across, [x for x, _ in points], x_ticks) if x_ticks else across
     up = axes.with_ticks(up, [y for _, y in points], y_ticks) if y_ticks else up
     parts = [*svg.heading(title, y, 12, width - 24), *keys]
+    parts += _stretch(*stretch, across, up) if stretch and points else []
     parts += frame(across, up, x) if points else []
     for place, (one, segments) in enumerate(zip(lines, drawn, strict=True)):
         parts += _draw(one, place, segments, across, up)
     if not points:
         parts.append(nothing((across.start + across.end) / 2, (top + bottom) / 2))
     return svg.document(width, height, parts, title or y or x)
+
+
+def _stretch(begin: float, end: float, words: str, across: Axis, up: Axis) -> list[str]:
+    """A ground of another colour, with what it stands for above its middle, as far as that has room."""
+    left, right = across.at(begin), across.at(end)
+    half = svg.text_width(words) / 2
+    middle = max(min((left + right) / 2, across.end - half), across.start + half)
+    spot = f'x="{svg.number(left)}" y="{svg.number(up.end)}"'
+    size = f'width="{svg.number(max(right - left, 2))}" height="{svg.number(up.start - up.end)}"'
+    _, plain = svg.paint(1)
+    return [
+        f'<rect class="f2" {spot} {size} fill="{plain}" fill-opacity="0.15"/>',
+        svg.text(middle, up.end + 16, words, "middle"),
+    ]
 
 
 def frame(across: Axis, up: Axis, x: str) -> list[str]:

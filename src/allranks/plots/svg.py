@@ -11,7 +11,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from allranks import wording
+from allranks.wording import clean_lines
 
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#B8A900",
@@ -27,10 +27,9 @@ _LETTER = 0.56  # the mean width of a letter, in font sizes
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def clean(text: object) -> str:
+def escaped(text: object) -> str:
     """The text as XML may hold it: escaped, in its lines, without control characters."""
-    lines = map(wording.clean, str(text).split("\n"))
-    return html.escape(_NOT_XML.sub("�", "\n".join(lines)))
+    return html.escape(_NOT_XML.sub("�", clean_lines(str(text))))
 
 
 def number(value: float) -> str:
@@ -56,7 +55,7 @@ def text(
     weight = ' font-weight="600"' if bold else ""
     side = "" if anchor == "start" else f' text-anchor="{anchor}"'
     kind = f'class="s" fill="{SOFT}"' if soft else f'class="t" fill="{TEXT}"'
-    return f'<text x="{number(x)}" y="{number(y)}" {kind}{side}{weight}>{clean(words)}</text>'
+    return f'<text x="{number(x)}" y="{number(y)}" {kind}{side}{weight}>{escaped(words)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float) -> str:
@@ -68,7 +67,7 @@ def line(x1: float, y1: float, x2: float, y2: float) -> str:
 def paint(index: int, colour: str | None = None) -> tuple[str, str]:
     """The class and the plain colour of one series; a colour of the caller's own has no class."""
     if colour:
-        return "", clean(colour)
+        return "", escaped(colour)
     place = index % len(COLOURS)
     return f"c{place + 1}", COLOURS[place]
 
@@ -103,17 +102,17 @@ def heading(title: str, about: str, left: float, width: float) -> list[str]:
     shown = shortened(title, width, 14)
     rest = shortened(about, width - text_width(shown, 14) - 10) if about else ""
     spans = (
-        f'<tspan class="t" fill="{TEXT}" font-size="14" font-weight="600">{clean(shown)}</tspan>'
+        f'<tspan class="t" fill="{TEXT}" font-size="14" font-weight="600">{escaped(shown)}</tspan>'
     )
     gap = ' dx="10"' if shown else ""
-    more = f'<tspan class="s" fill="{SOFT}"{gap}>{clean(rest)}</tspan>'
+    more = f'<tspan class="s" fill="{SOFT}"{gap}>{escaped(rest)}</tspan>'
     inner = (spans if shown else "") + (more if rest else "")
     return [f'<text x="{number(left)}" y="20">{inner}</text>'] if inner else []
 
 
 def document(width: float, height: float, parts: Iterable[str], title: str) -> str:
     """The whole picture."""
-    name = clean(title or "plot")
+    name = escaped(title or "plot")
     size = f"{number(width)} {number(height)}"
     body = "\n".join(parts)
     return (
@@ -132,7 +131,7 @@ def _style() -> str:
         _rule(".t", "fill", "text", plain),
         _rule(".s", "fill", "soft", plain),
         _rule(".b", "fill", "back", plain),
-        _rule(".k", "stroke", "back", plain),
+        _rule(".k", "stroke", "text", plain),
         _rule(".g", "stroke", "grid", plain),
     ]
     rules += [

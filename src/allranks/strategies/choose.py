@@ -15,6 +15,7 @@ from allranks.errors import UsageError, did_you_mean
 from allranks.strategies.base import Strategy, StrategyOptions
 from allranks.strategies.ddp import DDP
 from allranks.strategies.single import Single
+from allranks.wording import size
 
 
 def _fsdp(**options: Any) -> Strategy:
@@ -102,7 +103,7 @@ def _weigh(
         needed += 2 * count  # autocast keeps the weights in the short type too
     by = " and ".join(dict.fromkeys(type(entry).__name__ for entry in optimizers))
     with_ = f" with {by}" if by else ""
-    sentence = f"{_short(count)} parameters need {_gib(needed)}{with_}, the GPU has {_gib(memory)}"
+    sentence = f"{_short(count)} parameters need {size(needed)}{with_}, the GPU has {size(memory)}"
     if needed <= _SHARE * memory:
         return DDP(), f"{sentence}: ddp"
     return _fsdp(), f"{sentence}, of which {_SHARE:.0%} are for them: fsdp"
@@ -148,10 +149,6 @@ def _device_memory(device: torch.device) -> int:
 
 def _size(value: torch.Tensor) -> int:
     return int(value.numel() * value.element_size())
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB"
 
 
 def _short(count: float) -> str:

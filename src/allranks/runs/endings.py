@@ -1,0 +1,93 @@
+"""How a rank ended and what went wrong, each in one line, the same wherever it is told."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+_HEADER = re.compile(
+    r"^\s*(?:(?:\+ )?Exception Group |Original )?Traceback \(most recent call last\):"
+)
+_GROUP = re.compile(r"^\s*\+ Exception Group Traceback")
+_MARGIN = re.compile(r"^\s*[|+][-+]* ?")
+_RULER = re.compile(r"^[\d. ]*-{8,}$")
+_SUBS = re.compile(r"\(\d+ sub-exceptions?\)$")
+_CRASH = re.compile(r"^(?:\s+what\(\):\s+|(?=Fatal Python error: ))(.+)")
+_FRAME = re.compile(r"^\s|^frame #\d+|^Extension modules: ")
+_CAUSE = "Last error:"
+"""What NCCL writes above the line that tells more than its own error."""
+KILLS = "for its memory, at a limit of the machine, or by kill -9"
+"""What ends a run so suddenly that nobody can write down how."""
+_LONGEST = 400
+"""Letters: what is longer is a dump, not a message."""
+
+
+def ending(code: int | None, number: int | str | None = None) -> str:
+    """``exit code 1``, or the signal by its name, and what that hints at."""
+    if not number:
+        return "no exit code is known" if code is None else f"exit code {code}"
+    name = _signal_name(str(number))
+    # The kernel's out-of-memory killer says nothing to the process.
+    hint = ", perhaps out of memory" if name == "SIGKILL" else ""
+    left = "" if code is None else f" (exit code {code})"
+    return f"killed by {name}{hint}{left}"
+
+
+def error_line(traceback: str) -> str:
+    """The exception itself: what comes after it (advice, notes, a dump) says less, or something else.
+
+    Of chained exceptions it is the last one, of a group also its first member. Without a traceback it is
+    the message of a crash, else the last line that was said. Empty when nothing was.
+    """
+    lines = [_RANK.sub("", line).rstrip() for line in traceback.splitlines()]
+    start = max((at for at, line in enumerate(lines) if _HEADER.match(line)), default=None)
+    if start is None:
+        return _last_words(lines)[:_LONGEST]
+    said = _of_group if _GROUP.match(lines[start]) else _of_exception
+    return said(lines[start + 1 :])[:_LONGEST]
+
+
+def _signal_name(number: str) -> str:
+    try:
+        return signal.Signals(int(number)).name
+    except ValueError:
+        return f"signal {number}" if number.isdigit() else number
+
+
+def _of_exception(lines: list[str]) -> str:
+    """From below the header: frames are indented, the exception is not."""
+    place = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), None)
+    if place is None:
+        return ""
+    first, rest = lines[place], lines[place + 1 :]
+    if first.endswith(":"):  # the message has only begun
+        return f"{first} {_first_word(rest)}".rstrip()
+    cause = _first_word(rest[rest.index(_CAUSE) + 1 :]) if _CAUSE in rest else ""
+    return f"{first}; {cause}" if cause else first
+
+
+def _of_group(lines: list[str]) -> str:
+    """The group, and the first exception in it that is not a group again."""
+    bare = [_MARGIN.sub("", line) for line in lines]
+    group = _of_exception(bare)
+    inside = next((at for at, line in enumerate(bare) if _RULER.match(line)), len(bare))
+    members = (
+        line
+        for line in bare[inside:]
+        if line and not (line[0].isspace() or _RULER.match(line) or _HEADER.match(line))
+    )
+    first = next((line for line in members if not _SUBS.search(line)), "")
+    return f"{group}: {first}" if first else group
+
+
+def _first_word(lines: list[str]) -> str:
+    """The first line that is not blank or a ruler."""
+    return next((line.strip() for line in lines if any(map(str.isalnum, line))), "")
+
+
+def _last_words(lines: list[str]) -> str:
+    told = [line for line in lines if line.strip()]
+    crash = next((found[1] for line in told if (found := _CRASH.match(line))), "")
+    spoken = [line for line in told if not _FRAME.match(line)] or told[-1:]
+    return crash or (spoken[-1].strip() if spoken else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.redact import REDACTED, redact_environment, redact_text
+from allranks.redact import REDACTED, redact_environment, redact_text, redact_words
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,32 @@ def test_the_rest_stays_readable() -> None:
         "EMPTY_TOKEN": "",
     }
     assert redact_environment(plain) == dict(sorted(plain.items()))
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("--password hunter2 --lr 0.1", f"--password {REDACTED} --lr 0.1"),
+        ("--password=hunter2 x.csv", f"--password={REDACTED} x.csv"),
+        ("--db.pass hunter2", f"--db.pass {REDACTED}"),
+        ("-api-key hunter2", f"-api-key {REDACTED}"),
+        ("--hf_token hunter2 hunter", f"--hf_token {REDACTED} hunter"),
+        ("--password --verbose", "--password --verbose"),
+        ("--lr 0.1 --password", "--lr 0.1 --password"),
+        ("--env WANDB_API_KEY=hunter2", f"--env WANDB_API_KEY={REDACTED}"),
+        ("--env=WANDB_API_KEY=hunter2", f"--env=WANDB_API_KEY={REDACTED}"),
+        ("--password=", "--password="),
+        ("--data=https://me:pw@h/?token=x", f"--data=https://{REDACTED}@h/?token={REDACTED}"),
+        ("https://me:pw@h/?token=x", f"https://{REDACTED}@h/?token={REDACTED}"),
+    ],
+)
+def test_no_secret_of_a_command_line(typed: str, kept: str) -> None:
+    assert redact_words(typed.split(" ")) == kept.split(" ")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["--tokenizer gpt2", "--tokenizer=gpt2", "--max-tokens 512", "--key-value-heads 8", "token x"],
+)
+def test_what_one_needs_to_run_it_again_stays(typed: str) -> None:
+    assert redact_words(typed.split(" ")) == typed.split(" ")

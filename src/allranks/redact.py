@@ -20,6 +20,12 @@ _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|ACCESS_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|COOKIE)(?:$|_ID$)",
     re.IGNORECASE,
 )
+# The end of an option: --hf-token is a secret; --tokenizer and --max-tokens one needs to know.
+_OPTION = re.compile(
+    r"(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|SIGNATURE|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)$|"
+    r"_(?:KEY|TOKEN|PASS|PWD|AUTH|COOKIE|BEARER|DSN|WEBHOOK)$",
+    re.IGNORECASE,
+)
 # Names that match above by accident and that one needs to understand a failed run.
 _HARMLESS = frozenset(
     {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "TOKENIZERS_PARALLELISM", "KEYBOARD"}
@@ -61,13 +67,31 @@ def holds_secret(name: str, value: str) -> bool:
 
 
 def redact_words(words: Iterable[str]) -> list[str]:
-    """A command line fit to be written down: ``NAME=value`` words by their name, the rest by look."""
-    return [_redact_word(word) for word in words]
+    """A command line fit to be written down.
+
+    The value of an option (``--password x``, ``--password=x``) or of ``NAME=value`` by its name, the rest
+    by look.
+    """
+    found: list[str] = []
+    is_secret = False
+    for word in words:
+        found.append(REDACTED if is_secret and word[:1] != "-" else _redact_word(word))
+        is_secret = _speaks_of_secret(word)
+    return found
 
 
 def _redact_word(word: str) -> str:
     name, equals, value = word.partition("=")
-    return f"{name}={_redact(name, value)}" if equals else redact_text(word)
+    if not equals or ":" in name:  # an address, say
+        return redact_text(word)
+    if not name.startswith("-"):
+        return f"{name}={_redact(name, value)}"
+    secret = value and _speaks_of_secret(name)
+    return f"{name}={REDACTED if secret else _redact_word(value)}"
+
+
+def _speaks_of_secret(option: str) -> bool:
+    return option[:1] == "-" and bool(_OPTION.search(option.replace("-", "_").replace(".", "_")))
 
 
 def redact_text(text: str) -> str:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from allranks.agent.failures import Tail, describe, last_traceback
-from allranks.agent.summary import ending, summary
+from allranks.agent.summary import summary
 
 TRACE = """Traceback (most recent call last):
   File "a.py", line 1, in <module>
@@ -81,9 +81,3 @@ def test_the_earliest_of_many(tmp_path: Path) -> None:
         "also failed: ranks 0, 5",
     ]
     assert summary(tmp_path / "none") == ""
-
-
-def test_ends_in_words() -> None:
-    assert ending(3, None) == "exit code 3"
-    assert ending(137, 9) == "killed by SIGKILL, perhaps out of memory (exit code 137)"
-    assert ending(128 + 40, 40) == "killed by signal 40 (exit code 168)"

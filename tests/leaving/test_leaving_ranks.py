@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from allranks.runs.folder import Run
+from allranks.runs.progress import Progress
+from allranks.schedulers.status import folder_status
+from allranks.slurm import State
 from command_rig import until
 
 pytestmark = pytest.mark.torch
@@ -56,6 +60,12 @@ def test_ranks_that_python_started_get_the_signal_too(
     assert "on SIGUSR1; the next attempt goes on from there" in out
     assert "ended with" not in out
     assert len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) == 1
+    (run,) = tmp_path.glob("runs/leaving_trainer-*")
+    status, progress = folder_status(Run(run)), Progress.read(run / "attempts/1")
+    assert (status.state, status.exit_code) == (State.INTERRUPTED, 75)
+    assert progress is not None
+    assert 3 <= progress.step == progress.saved_step
+    assert (progress.outcome, progress.total_steps) == ("interrupted", 200 * 50)
     for path in tmp_path.glob("ready*"):
         assert not Path(f"/proc/{int(path.read_text())}").exists()
 

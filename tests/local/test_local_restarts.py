@@ -68,3 +68,26 @@ def test_what_a_user_ends_is_not_started_again(
     assert process.wait(60) != 0
     (one,) = story(allranks)
     assert one["outcome"] == "cancelled"
+
+
+def test_the_end_of_a_killed_attempt_is_written_by_the_next(
+    allranks: Allranks, clean_env: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "waits.py").write_text(
+        "import os, time\nif not os.path.exists('go'): print('up', flush=True); time.sleep(600)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "allranks", "run", "--nprocs", "1", "waits.py"],
+        cwd=tmp_path, env=clean_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    logs = "runs/*/attempts/1/ranks/*.log"
+    until(lambda: any("up" in path.read_text() for path in tmp_path.glob(logs)))
+    process.kill()
+    process.wait(60)
+    (tmp_path / "go").touch()
+    again = allranks("resume", "last")
+    assert again.returncode == 0, again.stderr
+    assert [(one["outcome"], one["next"]) for one in story(allranks)] == [
+        ("killed", "stop"),
+        ("finished", "done"),
+    ]

@@ -238,7 +238,7 @@ def test_how_often(capsys: pytest.CaptureFixture[str]) -> None:
     assert read_pace({"ALLRANKS_SAMPLE": "2.5"}, print) == Pace(2.5)
     assert read_pace({"ALLRANKS_SAMPLE": "5s"}, print) == read_pace({"ALLRANKS_SAMPLE": "5"}, None)
     assert not capsys.readouterr().out
-    for text in ("often", "-3", "nan", "inf", "s"):
+    for text in ("often", "-3", "nan", "inf", "s", "1e300", "86401"):
         assert read_pace({"ALLRANKS_SAMPLE": text}, print) == Pace()
         assert f"ALLRANKS_SAMPLE={text} is neither off" in capsys.readouterr().out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from allranks import TrainConfig, Trainer  # noqa: E402
 from allranks.leaving import deadline as leaving  # noqa: E402
+from allranks.runs.metrics import Metrics  # noqa: E402
 from allranks.runs.progress import Progress  # noqa: E402
 from allranks.train import folder as folders  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
@@ -49,10 +51,21 @@ def test_progress_names_the_fit_and_begins_anew_with_it(attempt: Path) -> None:
     for epochs in (2, 1):
         model = nn.Linear(1, 1)
         data = DataLoader(TensorDataset(torch.rand(8, 1), torch.rand(8, 1)), batch_size=4)
-        config = TrainConfig(epochs=epochs, progress=False, verbose=False, compute_setup="cpu")
+        config = TrainConfig(
+            epochs=epochs, progress=False, verbose=False, compute_setup="cpu", loggers=["csv"]
+        )
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         Trainer(model, optimizer, config, loss_fn="mse", callbacks=[look]).fit(data)
     assert look.seen == [(1, 0, None), (2, 0, None)]
     last = Progress.read(attempt)
     assert last is not None
     assert (last.fit, last.step, last.saved_step) == (2, 2, 2)
+    metrics = Metrics(attempt.parent.parent)
+    assert metrics.columns("train", ["fit", "step"]) == {"fit": [1, 1, 2], "step": [2, 4, 2]}
+    assert metrics.columns("epoch", "fit") == {"fit": [1, 1, 2]}
+    ranks = metrics.columns("ranks", ["fit", "epoch"])
+    assert set(zip(ranks["fit"], ranks["epoch"], strict=True)) >= {(1, 2), (2, 1)}
+    table = list(csv.DictReader((attempt.parent.parent / "metrics.csv").open()))
+    assert [row["fit"] for row in table if row["kind"] == "epoch"] == ["", "", "2"]
+    picture = (attempt.parent.parent / "curve.svg").read_text()
+    assert (picture.count("<polyline"), picture.count("<circle")) == (1, 1), "no line between fits"

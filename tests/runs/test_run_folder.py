@@ -24,6 +24,10 @@ def test_create_writes_the_contract(make_run: Callable[..., Run]) -> None:
     assert re.fullmatch(r"train-\d{8}-\d{6}", run.path.name)
     assert about["id"] == run.id == run.path.name
     assert (run.scheduler, run.cwd, run.command) == ("slurm", "/w", ["python", "t.py"])
+    kept = Run.create(
+        run.path.parent, "x", scheduler="", cwd="", command=["t.py", "--token", "abc"]
+    )
+    assert kept.command == ["t.py", "--token", "[redacted]"]
     assert run.created is not None
     assert abs((datetime.now(timezone.utc) - run.created).total_seconds()) < 60
 

@@ -85,7 +85,7 @@ def test_chosen_ranks_and_errors(make_run: Callable[..., Run]) -> None:
         write_failure(folder, 1, 4, exit_code=7)
 
     lines = collect(run, write, ranks={1}, errors=True)
-    assert texts(lines) == ["RuntimeError: 1", "rank 1 failed on node1: exit 7"]
+    assert texts(lines) == ["RuntimeError: 1", "rank 1 failed on node1: exit code 7"]
 
 
 def test_slurm_output_speaks_until_a_rank_does(make_run: Callable[..., Run]) -> None:

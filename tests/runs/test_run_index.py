@@ -172,13 +172,21 @@ def test_which_task_of_an_array(root: Path) -> None:
     path = fake(root, "sweep", "20260101-000000", '["4711"]')
     (path / "run.json").write_text('{"name": "sweep", "array": "0-3", "job_ids": ["4711"]}')
     assert find_task("sweep") == (Run(path), None)
-    with pytest.raises(UsageError, match=r"has not begun. None of its tasks has"):
-        find_task("4711_2")
+    assert find_task("4711_2") == (Run(path), "2")  # one that waits can be watched
+    assert find_task("sweep", "03") == (Run(path), "3")
     (path / "attempts" / "1").mkdir(parents=True)
     (path / "attempts" / "1" / "attempt.json").write_text('{"array_task": "2"}')
     assert find_task("4711_2") == find_task("sweep", "2") == (Run(path), "2")
-    with pytest.raises(UsageError, match=r"Task 3 of sweep-.* has not begun. Tasks that have: 2"):
-        find_task("4711_2", "3")
+    for wrong in ("10", "x", "-1"):
+        with pytest.raises(UsageError, match=rf"sweep-.* has no task {wrong}. It has 0-3"):
+            find_task("4711_2", wrong)
+    about = (path / "run.json").read_text()
+    (path / "run.json").write_text(about.replace("0-3", "1-7:3,12,20-22%4"))
+    for task in ("1", "4", "7", "12", "20", "22"):
+        assert find_task("sweep", task)[1] == task
+    for task in ("5", "11", "23"):
+        with pytest.raises(UsageError, match="has no task"):
+            find_task("sweep", task)
     fake(root, "train", "20260102-000000")
     with pytest.raises(UsageError, match="is no job array"):
         find_task("train", "0")

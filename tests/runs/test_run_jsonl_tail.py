@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -186,3 +189,64 @@ def test_a_pipe_in_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
     assert not tail.refresh()
     assert list(tail) == []
     assert read_json(tail.path) == {}
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """A file system that answers ESTALE while the list holds True."""
+    ill: list[bool] = []
+    pread = os.pread
+
+    def read(handle: int, size: int, place: int) -> bytes:
+        if any(ill):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return pread(handle, size, place)
+
+    monkeypatch.setattr(jsonl_tail.os, "pread", read)
+    return ill
+
+
+def test_what_cannot_be_read_now_is_there_later(tmp_path: Path, flaky: list[bool]) -> None:
+    tail = JsonlTail(tmp_path / "x.jsonl")
+    _write(tail.path, {"step": 1}, {"step": 2})
+    tail.refresh()
+    flaky.append(True)
+    assert (tail.since(0), tail.at([1]), tail[0], tail[-1:]) == ([], [], {}, [])
+    flaky.clear()
+    assert (_steps(tail), tail.at([1])) == ([1, 2], [{"step": 2}])
+
+
+def test_a_follower_loses_no_line_to_a_read_that_fails(tmp_path: Path, flaky: list[bool]) -> None:
+    from allranks.monitor.sampled import Sampled
+    from allranks.monitor.source import Source
+    from allranks.runs.folder import Run
+
+    (tmp_path / "run.json").write_text("{}")
+    source = Source(Run(tmp_path))
+    lines = [{"kind": "train", "step": step, "time": step, "train_loss": 1.0} for step in (1, 2, 3)]
+    metrics = JsonlTail(tmp_path / "metrics.jsonl")
+    sampled = Sampled(metrics, lambda row: array("f", [row["step"]]))
+    _write(metrics.path, lines[0])
+    source.refresh()
+    _write(metrics.path, lines[1])
+    metrics.refresh()
+    refresh = JsonlTail.refresh
+    flaky.append(True)
+    # The look that finds the line works, the one that reads it fails: it may fail at any moment.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(JsonlTail, "refresh", lambda tail: _well(flaky, lambda: refresh(tail)))
+        source.refresh()
+    sampled.refresh()
+    assert (len(source.train), len(sampled)) == (1, 0)
+    flaky.clear()
+    source.refresh()
+    sampled.refresh()
+    assert list(source.train["step"]) == [1, 2]
+    assert len(sampled) == 2
+
+
+def _well(ill: list[bool], do: Callable[[], bool]) -> bool:
+    ill.clear()
+    done = do()
+    ill.append(True)
+    return done

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
 from allranks.runs.ledger import fruitless, goodput, ledger, stories
@@ -97,6 +99,7 @@ def test_an_attempt_without_an_end_runs_or_was_killed(tmp_path: Path) -> None:
     (one.path / "end.json").unlink()
     one = Attempt.open(one.path)
     assert [entry.outcome for entry in ledger([one])] == ["killed"]
+    assert [entry.outcome for entry in ledger([one, one], None)] == ["killed", "unknown"]
     assert [entry.outcome for entry in ledger([one], running=True)] == ["running"]
 
 
@@ -120,3 +123,28 @@ def test_an_end_that_was_written_holds_while_slurm_still_says_running(tmp_path: 
     one = attempt(tmp_path, 1, (0, 11), (0, 100, 100), outcome="finished")
     (entry,) = ledger([one], running=True)
     assert (entry.outcome, entry.seconds) == ("finished", 11 * 60)
+
+
+@pytest.mark.parametrize(
+    ("odd", "read"),
+    [
+        ({"step": "7"}, Progress(step=7)),
+        ({"step": None, "first_step": None, "total_steps": 9}, Progress(total_steps=9)),
+        ({"fit": "a", "reason": 3, "outcome": [], "step": 1}, Progress(step=1)),
+        ({"updated": float("nan"), "began": 1e300, "step": 10**400}, None),
+        ({"updated": "now", "saved_step": [], "save_seconds": True}, None),
+    ],
+)
+def test_odd_values_in_small_files_end_no_view(
+    odd: dict[str, Any], read: Progress | None, tmp_path: Path
+) -> None:
+    made = attempt(tmp_path, 1, (0, 11), (0, 100, 50), outcome="failed")
+    after = attempt(tmp_path, 2, (12, 20), (50, 100, 90))
+    (made.path / "progress.json").write_text(json.dumps(odd))
+    (made.path / "attempt.json").write_text('{"start": "2026-01-01T00:00:00", "hosts": 3}')
+    assert made.progress == read
+    entries = ledger([Attempt.open(made.path), after], running=True)
+    assert [entry.seconds for entry in entries] == [11 * 60, 8 * 60], (
+        "a stamp without a zone is UTC"
+    )
+    assert goodput(entries).allocated == 19 * 60

@@ -112,13 +112,15 @@ def test_errors_keep_whole_tracebacks_and_failures(
         [(n, "e", prefix + text) for n, text in enumerate(TRACEBACK, 1)] + [(20, "o", "ok")],
     )
     write_log(folder, 2, [(5, "o", "ERROR: disk"), (6, "o", "0 errors"), (7, "o", "errorless")])
-    write_failure(folder, 3, 40, signal="SIGKILL")
+    write_failure(folder, 3, 40, signal="9", exit_code=137)
     lines = list(read_logs(run, errors=True))
     by_rank = {rank: [one.text for one in lines if one.rank == rank] for rank in range(4)}
     assert by_rank[0] == []
     assert by_rank[1] == [prefix + text for text in TRACEBACK if text]
     assert by_rank[2] == ["ERROR: disk"]
-    assert by_rank[3] == ["rank 3 failed on node3: killed by signal SIGKILL"]
+    assert by_rank[3] == [
+        "rank 3 failed on node3: killed by SIGKILL, perhaps out of memory (exit code 137)"
+    ]
     assert lines[-1].stream == "f"
 
 

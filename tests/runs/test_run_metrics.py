@@ -43,15 +43,17 @@ def test_columns_have_one_length(run: Run) -> None:
     assert {len(values) for values in columns.values()} == {21}
     assert columns["mine"] == [None] * 20 + [3]
     assert columns["train_loss"][-1] is None
-    assert run.metrics().names()[:4] == ["time", "step", "epoch", "train_loss"]
+    assert run.metrics().names()[:4] == ["time", "step", "epoch", "fit"]
+    assert columns["fit"] == [1] * 21
     assert run.metrics().columns(names=["step", "nothing"])["nothing"] == [None] * 21
+    assert run.metrics().columns("train", "step") == {"step": columns["step"]}
 
 
 def test_the_windows_of_every_rank(run: Run) -> None:
     rows = list(run.metrics().rows("ranks"))
     assert len(rows) == (20 + 3) * 6  # three windows of the first attempt were lost
-    assert rows[7].keys() == {"attempt", "rank", "time", "step", "step_seconds", "data_seconds",
-                              "compute_seconds", "communication_seconds"}  # fmt: skip
+    assert rows[7].keys() == {"attempt", "rank", "time", "step", "epoch", "fit", "step_seconds",
+                              "data_seconds", "compute_seconds", "communication_seconds"}  # fmt: skip
     assert (rows[7]["attempt"], rows[7]["rank"], rows[7]["step"]) == (1, 1, 20)
     assert rows[-1]["attempt"] == 2
 
@@ -138,8 +140,8 @@ def test_the_tasks_of_an_array(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "metrics.jsonl").write_text(f'{{"kind": "train", "step": {task}}}\n')
     assert list(allranks.Run(tmp_path).metrics().rows()) == [
-        {"task": "2", "step": 2},
-        {"task": "10", "step": 10},
+        {"task": "2", "step": 2, "fit": 1},
+        {"task": "10", "step": 10, "fit": 1},
     ]
 
 
@@ -148,7 +150,7 @@ def test_a_line_of_a_kind_and_nothing_else(run: Run) -> None:
         file.write('{"kind": "train"}\n{"kind": "test"}\n')
     columns = run.metrics().columns("train")
     assert {len(values) for values in columns.values()} == {21}
-    assert run.metrics().columns("test") == {}
+    assert run.metrics().columns("test") == {"fit": [1]}
     assert run.metrics().columns("test", ["step"]) == {"step": [None]}
 
 

@@ -147,6 +147,18 @@ def test_run_spans_the_allocation_around_it(
     ]
 
 
+def test_run_takes_a_part_of_the_allocation_around_it(
+    slurm_env: dict[str, str], hello: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "allranks", "run", "--nodes", "1", "--tasks-per-node", "1"]
+    done = subprocess.run(
+        ["salloc", "-N2", "--ntasks-per-node=2", "-t", "5", *command, hello],
+        cwd=tmp_path, env=slurm_env, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if "hello" in line] == ["hello from 0 of 1"]
+
+
 def test_a_submit_inside_a_job_inherits_nothing_of_it(slurm: Allranks, tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(
         "import os\nprint('inner', os.environ['WORLD_SIZE'], os.environ['SLURM_JOB_NUM_NODES'],"

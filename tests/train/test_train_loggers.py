@@ -23,7 +23,9 @@ from allranks.train.loggers import (
     RunInfo,
     make_loggers,
 )
+from allranks.train.loggers.lines import LineFile
 from allranks.train.loggers.packages import flat
+from command_rig import until
 
 
 def run_in(folder: Path, resumed: bool = False, **hyperparams: Any) -> RunInfo:
@@ -50,10 +52,12 @@ def test_jsonl_writes_one_object_per_line(tmp_path: Path) -> None:
     assert second["time"] >= first["time"] > 1e9
 
 
-def test_jsonl_writes_validation_at_once_and_steps_together(tmp_path: Path) -> None:
+def test_jsonl_writes_validation_at_once_and_steps_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allranks.train.loggers.lines.FLUSH_SECONDS", 600.0)
     logger = JsonlLogger()
     logger.start(run_in(tmp_path))
-    logger._file._flushed = math.inf
     for step in range(1, 64):
         logger.log({"x": 1.0}, step=step, epoch=1, kind="train")
     assert lines_of(tmp_path) == []
@@ -62,6 +66,38 @@ def test_jsonl_writes_validation_at_once_and_steps_together(tmp_path: Path) -> N
     logger.log({"x": 1.0}, step=65, epoch=1, kind="epoch")
     assert len(lines_of(tmp_path)) == 65
     logger.close("finished")
+
+
+@pytest.mark.parametrize("kind", [JsonlLogger, CsvLogger])
+def test_a_line_that_no_other_follows_is_written_all_the_same(
+    kind: type[Logger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training hangs after it, and somebody looks at what it did last."""
+    monkeypatch.setattr("allranks.train.loggers.lines.FLUSH_SECONDS", 0.05)
+    logger = kind()
+    logger.start(run_in(tmp_path))
+    for step in (1, 2, 3):
+        logger.log({"x": 1.0}, step=step, epoch=1, kind="train")
+    (path,) = tmp_path.glob("metrics.*")
+    until(lambda: path.read_text().count("1.0") == 3, 20)
+    thread = logger._file._thread  # type: ignore[attr-defined]
+    assert thread.is_alive()
+    logger.close("failed")
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_lines_of_a_full_disk_wait_for_room_without_another_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allranks.train.loggers.lines.FLUSH_SECONDS", 0.02)
+    out = LineFile(tmp_path / "lines")
+    disk = out._file = FullDisk(out.open(), room=3)  # type: ignore[assignment]
+    out.add("first\n")
+    until(lambda: disk.room == 0, 20)
+    disk.room = 100
+    until(lambda: (tmp_path / "lines").read_text() == "first\n", 20)
+    out.close()
 
 
 def test_jsonl_has_null_for_what_is_no_number(tmp_path: Path) -> None:

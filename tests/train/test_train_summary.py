@@ -61,7 +61,7 @@ def test_tied_weights_count_once_and_frozen_ones_are_not_trainable() -> None:
     assert row(text, "place")[:4] == ["place", "Parameter", "40", "0"]
     total = sum(parameter.numel() for parameter in net.parameters())
     assert row(text, "Net")[1:3] == [str(total), str(total - 40)]
-    assert f"{total * 4 / 1024:.1f} KiB float32" in text
+    assert f"{total * 4 / 1024:.2f} KiB float32" in text
 
 
 def test_depth_decides_what_is_shown() -> None:
@@ -74,7 +74,7 @@ def test_depth_decides_what_is_shown() -> None:
 def test_sizes_are_told_by_type_and_buffers_apart() -> None:
     net = nn.Sequential(nn.Linear(512, 512).bfloat16(), nn.Linear(512, 512), nn.BatchNorm1d(512))
     last = summarize(net).splitlines()[-1]
-    assert last == "Weights: 0.5 MiB bfloat16, 1.0 MiB float32; buffers: 4.0 KiB"
+    assert last == "Weights: 513 KiB bfloat16, 1.01 MiB float32; buffers: 4.01 KiB"
 
 
 def test_meta_models_count_like_real_ones() -> None:

@@ -20,7 +20,7 @@ from trainer_rig import line, points, quiet, train_lines  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
-from allranks.train.marks import PHASES, Marks  # noqa: E402
+from allranks.train.marks import MARKED, Marks  # noqa: E402
 from allranks.train.sampling import SECONDS, Sampling  # noqa: E402
 from allranks.train.step_file import StepFile  # noqa: E402
 
@@ -38,7 +38,7 @@ def as_at_first() -> Any:
     torch.set_num_threads(threads)
 
 
-PARTS = [f"{name}_seconds" for name in ("data", *PHASES, "checkpoint", "other")]
+PARTS = [f"{name}_seconds" for name in ("data", *MARKED, "checkpoint", "other")]
 
 
 def trained(loader: Any = None, val: Any = None, **fields: Any) -> Any:

@@ -17,8 +17,7 @@ from trainer_rig import points, quiet, samples_told, train_lines  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
-from allranks.train.loggers import lines  # noqa: E402
-from allranks.train.marks import MOST, PHASES, Marks  # noqa: E402
+from allranks.train.marks import MARKED, MOST, Marks  # noqa: E402
 from allranks.train.meter import Meter  # noqa: E402
 from allranks.train.speeds import speeds  # noqa: E402
 from allranks.train.step_file import StepFile  # noqa: E402
@@ -137,7 +136,7 @@ def test_what_one_rank_does_not_know_is_not_told() -> None:
     assert set(both) - set(told(peak=math.nan)) == {"mfu"}
     assert told(step=math.nan) == {}
     assert told(samples=0.0)["samples_per_second"] == 8  # a rank may have no part in a short batch
-    unmarked = told(**dict.fromkeys(PHASES, math.nan))
+    unmarked = told(**dict.fromkeys(MARKED, math.nan))
     assert "forward_seconds" not in unmarked
     assert unmarked["other_seconds"] == pytest.approx(0.8)
 
@@ -253,18 +252,6 @@ def test_all_is_written_before_a_validation() -> None:
     assert looks.seen == [[1, 2], [1, 2, 3, 4]]
 
 
-def test_lines_do_not_wait_for_a_clock_that_was_set_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lines, "FLUSH_SECONDS", 0.0)
-    file = lines.LineFile(tmp_path / "lines")
-    file.add("1\n")
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    file.add("2\n")
-    assert (tmp_path / "lines").read_text() == "1\n2\n"
-    file.close()
-
-
 def test_steps_of_ranks_can_be_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,7 +260,6 @@ def test_steps_of_ranks_can_be_written_at_once(
     file = StepFile(tmp_path, 1, print)
     for step in (1, 2):
         file.add(step, 1, 1, [1.0, 0.1, 0.5, 0.0])
-    assert (tmp_path / "steps.jsonl").read_text().count("\n") == 1
     file.flush()
     assert (tmp_path / "steps.jsonl").read_text().count("\n") == 2
     file.close()

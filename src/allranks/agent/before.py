@@ -33,7 +33,7 @@ def before(attempt: Attempt, policy: Policy, nodes: str, exclude: str) -> tuple[
     ]
     if not earlier:
         return "go", ""
-    told = [_record_kill(earlier[-1], nodes)] if earlier[-1].exit_code is None else []
+    told = [record_kill(earlier[-1], nodes)] if earlier[-1].exit_code is None else []
     if reason := _too_often(attempt, policy, earlier):
         _stop(attempt, reason)
         return f"stop {Interrupted.GO_ON}", reason
@@ -44,8 +44,8 @@ def before(attempt: Attempt, policy: Policy, nodes: str, exclude: str) -> tuple[
     return "go", " ".join(told)
 
 
-def _record_kill(previous: Attempt, nodes: str) -> str:
-    """Write the end that the attempt could not write itself. Its time is not known."""
+def record_kill(previous: Attempt, nodes: str = "", then: str = "requeued") -> str:
+    """Write the end that the attempt could not write itself, and what followed. Its time is not known."""
     if previous.outcome:
         return ""
     hosts = set(hosts_of(previous))
@@ -55,7 +55,7 @@ def _record_kill(previous: Attempt, nodes: str) -> str:
     if lost:
         write_json(previous.path / "nodes.json", {"nodes": lost})
     outcome = "node lost" if lost else "killed"
-    end = {"exit_code": None, "outcome": outcome, "reason": reason, "next": "requeued"}
+    end = {"exit_code": None, "outcome": outcome, "reason": reason, "next": then}
     write_json(previous.path / "end.json", end)
     return reason
 

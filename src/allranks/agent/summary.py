@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime
 import json
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from allranks.runs.endings import ending
 
 Record = Mapping[str, Any]
 _NAMED = 8
@@ -60,19 +61,6 @@ def headline(record: Record, started: str | None) -> str:
         seconds = (_time(str(record["time"])) - _time(started)).total_seconds()
         text += f", {max(seconds, 0):.0f} s after start"
     return text
-
-
-def ending(code: int, number: int | None) -> str:
-    """How a process ended, in words."""
-    if number is None:
-        return f"exit code {code}"
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    # The kernel's out-of-memory killer says nothing to the process.
-    hint = ", perhaps out of memory" if number == signal.SIGKILL else ""
-    return f"killed by {name}{hint} (exit code {code})"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -51,7 +51,7 @@ def record(status: RunStatus) -> dict[str, Any]:
     """The attempts and the goodput, for programs."""
     from allranks.monitor.plain import entry_record
 
-    entries = stories(status.run.attempts, status.state.active)
+    entries = stories(status.run.attempts, status.is_running)
     total = goodput(entries)
     return {
         "run": status.run.id,
@@ -67,7 +67,7 @@ def show_attempts(status: RunStatus) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    entries = stories(status.run.attempts, status.state.active)
+    entries = stories(status.run.attempts, status.is_running)
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for title in ("ATTEMPT", "JOB", "START", "TIME", "NODES", "STEPS", "KEPT"):
         table.add_column(title, no_wrap=title != "NODES", overflow="fold")

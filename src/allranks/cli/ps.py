@@ -77,7 +77,14 @@ _NODES = 24
 
 def _row(status: RunStatus) -> list[str]:
     nodes = status.nodes if len(status.nodes) <= _NODES else f"{status.nodes[: _NODES - 1]}…"
-    return [status.run.id, status.job_id or "here", _state(status), _elapsed(status), nodes]
+    return [status.run.id, _job(status), _state(status), _elapsed(status), nodes]
+
+
+def _job(status: RunStatus) -> str:
+    """Of a run that is none: whether its process is one of this machine."""
+    from allranks.runs.process import home_of
+
+    return status.job_id or ("here" if home_of(status.run).is_here else "")
 
 
 def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
@@ -104,14 +111,11 @@ def _interrupted(status: RunStatus) -> bool:
 
 
 def _elapsed(status: RunStatus) -> str:
-    from datetime import datetime, timezone
-
+    from allranks.schedulers.status import elapsed
     from allranks.wording import clock
 
-    if status.start is None or not (status.end or status.state.active):
-        return ""
-    seconds = ((status.end or datetime.now(timezone.utc)) - status.start).total_seconds()
-    return clock(seconds)
+    seconds = elapsed(status)
+    return "" if seconds is None else clock(seconds)
 
 
 def _why(status: RunStatus) -> str:

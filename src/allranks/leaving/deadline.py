@@ -14,10 +14,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from allranks.errors import Interrupted, UsageError
-from allranks.leaving.ends import ask, find_end, span
+from allranks.leaving.ends import ask, find_end, until
 from allranks.leaving.looks import SECONDS, Looks
 from allranks.leaving.notes import Count, Notes
 from allranks.leaving.signals import Signals
@@ -134,6 +135,10 @@ class Deadline:
         self._notes = self._notes or Notes()
         return self._notes
 
+    def keep_notes(self, attempt: Path | None) -> None:
+        """In the folder of this attempt, which a Trainer may have made where nobody else did."""
+        self._notes = Notes(attempt)
+
     def watch(self) -> bool:
         """Note signals from here on; False in a thread that may not, where only the clock counts."""
         shield_workers()
@@ -164,7 +169,7 @@ class Deadline:
         why = f" on {self.reason}" if self.reason == self.signals.caught else ""
         if self._end is None or self.left is None:
             return f"saved step {step}{why or f' because {self.reason}'}"
-        return f"saved step {step}{why}, {span(self.left)} before {self._end.what}"
+        return f"saved step {step}{why}, {until(self.left)} before {self._end.what}"
 
     def interruption(self, step: int, sentence: str) -> Interrupted:
         """What to raise on this rank; rank 0 writes down that the ranks left on purpose."""

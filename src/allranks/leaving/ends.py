@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from allranks.errors import UsageError
+from allranks.wording import span
 
 _ASK_SECONDS = 10.0
 """Slurm's controller may be busy; a training does not wait for it any longer."""
@@ -94,8 +95,6 @@ def _number(text: str) -> float:
         ) from None
 
 
-def span(seconds: float) -> str:
-    """The time until an end, for people: ``58 s``, ``3 min``."""
-    if seconds < 0:
-        return f"{-seconds:.0f} s past and not"
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+def until(seconds: float) -> str:
+    """The time until an end, for people: ``58 s``, ``3 min``; ``4 s past and not`` before one that was."""
+    return span(seconds) if seconds >= 0 else f"{span(-seconds)} past and not"

@@ -48,7 +48,7 @@ class Count:
 
 
 class Notes:
-    """``progress.json`` of the attempt, for rank 0; nothing where allranks did not start it."""
+    """``progress.json`` of the attempt, for rank 0; nothing where there is no folder for it."""
 
     def __init__(self, attempt: Path | None = None) -> None:
         self._attempt = attempt or own_attempt()
@@ -95,7 +95,8 @@ class Notes:
     def interrupted(self, step: int, sentence: str) -> bool:
         """The ranks saved this step and leave. False when no job script will know of it."""
         self.note(step=step, outcome="interrupted", reason=sentence)
-        return self._try(lambda path: note_interrupted(path, sentence))
+        noted = self._try(lambda path: note_interrupted(path, sentence))
+        return noted and own_attempt() is not None
 
     def _try(self, write: Callable[[Path], None]) -> bool:
         if self._attempt is None:

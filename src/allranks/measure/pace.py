@@ -12,7 +12,7 @@ VARIABLE = "ALLRANKS_SAMPLE"
 _FIRST = 1.0
 _OFTEN, _OFTEN_UNTIL = 5.0, 600.0
 _LATER = 15.0
-_SHORTEST = 0.2
+_SHORTEST, _LONGEST = 0.2, 86400.0
 
 
 class Pace(NamedTuple):
@@ -41,10 +41,11 @@ def read_pace(env: Mapping[str, str], say: Callable[[str], None] | None) -> Pace
         seconds = float(text.removesuffix("s"))
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds <= _LONGEST:
         if say:
             say(
-                f"{VARIABLE}={text} is neither off nor a number of seconds: nodes are sampled as usual"
+                f"{VARIABLE}={text} is neither off nor a number of seconds up to a day: "
+                "nodes are sampled as usual"
             )
         return Pace()
     return Pace(max(seconds, _SHORTEST))

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from allranks.runs.endings import ending, error_line
 from allranks.runs.files import (
     integer,
     now,
@@ -56,6 +57,16 @@ class Failure:
     time: str = ""
     traceback: str = ""
     command: str = ""
+
+    @property
+    def how(self) -> str:
+        """How it ended: ``exit code 1``, ``killed by SIGKILL, perhaps out of memory (exit code 137)``."""
+        return ending(self.exit_code, self.signal)
+
+    @property
+    def error(self) -> str:
+        """What went wrong, in one line; empty when it left no word."""
+        return error_line(self.traceback)
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,11 @@ class Attempt:
     def followed(self) -> bool:
         """Whether it was decided that another attempt comes after this one."""
         return self.next in FOLLOWED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended and nothing comes after it."""
+        return bool(self.outcome) and not self.followed
 
     @property
     def progress(self) -> Progress | None:

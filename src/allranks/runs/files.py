@@ -32,6 +32,14 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise
 
 
+def put_text(path: Path, text: str) -> None:
+    """Where a user wants it: as write_text, but a link is followed, and a pipe or device written into."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    else:
+        write_text(path.resolve(), text)
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """A JSON object, indented: people read these files too."""
     write_text(path, json.dumps(content, indent=2, default=str) + "\n")
@@ -80,23 +88,37 @@ def now() -> str:
 
 
 def parse_stamp(text: object) -> datetime | None:
-    """The time of a stamp, or None. Python 3.10 does not read a ``Z`` by itself."""
+    """The time of a stamp, or None; without a zone it is UTC. Python 3.10 does not read a ``Z``."""
     if not isinstance(text, str):
         return None
     try:
-        return datetime.fromisoformat(text.removesuffix("Z") + "+00:00" * text.endswith("Z"))
+        found = datetime.fromisoformat(text.removesuffix("Z"))
     except ValueError:
         return None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
 def integer(value: object) -> int | None:
-    """The number in a JSON value, or None."""
+    """The whole number in a JSON value, or None; one of more than 64 bits counts nothing of ours."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return None
     try:
-        return int(value)
+        found = int(value)
     except ValueError:
         return None
+    return found if abs(found) < 1 << 63 else None
+
+
+def real(value: object) -> float | None:
+    """The finite number in a JSON value, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < 1 << 63 else None
+
+
+def words(value: object) -> str | None:
+    """The text in a JSON value, or None."""
+    return value if isinstance(value, str) else None
 
 
 def strings(value: object) -> list[str]:

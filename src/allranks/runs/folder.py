@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allranks.errors import RunNotFoundError, UsageError
+from allranks.redact import redact_words
 from allranks.runs.attempts import Attempt, attempt_numbers, make_attempt
 from allranks.runs.files import (
     is_there,
@@ -71,7 +72,7 @@ class Run:
     def create(
         cls, root: Path, name: str, *, scheduler: str, cwd: str | Path, command: Sequence[str]
     ) -> Run:
-        """Make ``<root>/<name>-<stamp>``, or with ``-2`` … when two come in the same second."""
+        """Make ``<root>/<name>-<stamp>`` (``-2`` … for two in one second); the command loses its secrets."""
         try:
             path = _make_folder(Path(root).absolute(), safe_name(name))
         except OSError as error:
@@ -86,7 +87,7 @@ class Run:
             "scheduler": scheduler,
             "job_ids": [],
             "cwd": str(cwd),
-            "command": list(command),
+            "command": redact_words(command),
         }
         write_json(path / "run.json", about)
         run = cls.open(path)

@@ -20,6 +20,7 @@ from allranks.runs.folder import Run, check_readable, known_jobs, safe_name, spl
 from allranks.runs.registry import read_index
 
 _TASK = re.compile(r"^\d+_(\d+)$")
+_TASKS = re.compile(r"^(\d+)(?:-(\d+)(?::([1-9]\d*))?)?$")
 _JOB_ID = re.compile(r"^(\d+)(?:[_+]\d+)?(?:\.\w+)?$")
 
 
@@ -66,10 +67,25 @@ def find_task(reference: str, task: str | None = None) -> tuple[Run, str | None]
     begun = dict.fromkeys(one.array_task for one in run.attempts if one.array_task)
     if wanted in begun:
         return run, wanted
+    if _in_array(wanted, run.array):
+        return run, str(int(wanted))
     if not (run.array or begun):
         raise UsageError(f"{run.id} is no job array: there is no task {wanted} of it.")
-    there = f"Tasks that have: {_some(list(begun))}." if begun else "None of its tasks has."
-    raise UsageError(f"Task {wanted} of {run.id} has not begun. {there}")
+    there = f"It has {run.array}." if run.array else f"It has {_some(list(begun))}."
+    raise UsageError(f"{run.id} has no task {wanted}. {there}")
+
+
+def _in_array(task: str, array: str) -> bool:
+    """Whether a task is one of ``0-9:2,15%4``."""
+    if not task.isdecimal():
+        return False
+    parts = [_TASKS.match(part) for part in array.partition("%")[0].split(",")]
+    ranges = [
+        range(int(part[1]), int(part[2] or part[1]) + 1, int(part[3] or 1))
+        for part in parts
+        if part
+    ]
+    return any(int(task) in numbers for numbers in ranges)
 
 
 def list_runs(root: Path | None = None, limit: int | None = None) -> list[Run]:

@@ -73,18 +73,21 @@ class JsonlTail(Sequence[Row]):
 
     def __getitem__(self, place: int | slice) -> Row | list[Row]:
         places = range(len(self))[place]
-        return self.at(places) if isinstance(places, range) else self.at([places])[0]
+        return self.at(places) if isinstance(places, range) else next(iter(self.at([places])), {})
 
     def __iter__(self) -> Iterator[Row]:
         for begin in range(0, len(self), 256):
             yield from self.since(begin, begin + 256)
 
     def at(self, places: Iterable[int]) -> list[Row]:
-        """The objects at these places, read in one go."""
+        """The objects at these places, read in one go; none when the file cannot be read just now."""
         return [_parse(raw) for raw in self._raw(places)]
 
     def since(self, place: int, end: int | None = None) -> list[Row]:
-        """All from there on, parsed together: much quicker than one by one where all are wanted."""
+        """All from there on, parsed together: much quicker than one by one where all are wanted.
+
+        None when the file cannot be read just now: they are there at another look.
+        """
         raws = self._raw(range(len(self))[place:end])
         try:
             found = json.loads(b"[" + b",".join(raws) + b"]")
@@ -160,14 +163,28 @@ class JsonlTail(Sequence[Row]):
 
     def _raw(self, places: Iterable[int]) -> list[bytes]:
         wanted = [(self._begins[place], self._ends[place]) for place in places]
+        if not wanted:
+            return []
         try:
             with open(open_file(self.path), "rb", buffering=0) as file:
                 about = os.fstat(file.fileno())
                 if (about.st_dev, about.st_ino) != self._file:  # replaced since the last refresh
-                    return [b"{}"] * len(wanted)
+                    return []
                 return list(_pieces(file.fileno(), wanted))
         except OSError:
-            return [b"{}"] * len(wanted)
+            return []
+
+
+def last_rows(path: Path, most: int = 32 << 10) -> list[Row]:
+    """The objects in the last so many bytes of a file, for one look at it; none when it cannot be read."""
+    try:
+        with open(open_file(path), "rb", buffering=0) as file:
+            begin = max(os.fstat(file.fileno()).st_size - most, 0)
+            raws = os.pread(file.fileno(), most, begin).split(b"\n")
+    except OSError:
+        return []
+    whole = raws[1:-1] if begin else raws[:-1]
+    return [row for raw in whole if (row := _parse(raw))]
 
 
 def _pieces(handle: int, wanted: list[tuple[int, int]]) -> Iterator[bytes]:

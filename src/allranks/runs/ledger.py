@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 from allranks.runs.attempts import Attempt, attempt_numbers
@@ -13,9 +13,10 @@ from allranks.runs.progress import Progress
 NEVER_BEGAN = ("moved away", "stopped")
 """Outcomes of attempts that ended before a rank was started."""
 
-
 _BEGINNING = (1, 0)
 """Fit and step before any checkpoint."""
+_OPEN = {True: "running", False: "killed", None: "unknown"}
+"""What an attempt without an end is, by whether it runs."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Entry:
 
     attempt: Attempt
     outcome: str
-    """In words; ``running`` and ``killed`` where no end was written."""
+    """In words; ``running``, ``killed`` or ``unknown`` where no end was written."""
     first_step: int | None
     last_step: int | None
     kept_step: int | None
@@ -57,20 +58,23 @@ def attempts_of(run: Path, task: str | None = None) -> list[Attempt]:
     return [each for each in found if task is None or each.array_task == task]
 
 
-def ledger(attempts: Sequence[Attempt], running: bool = False) -> list[Entry]:
-    """The story of these attempts, which belong to one task; ``running``: the last one still does."""
+def ledger(attempts: Sequence[Attempt], running: bool | None = False) -> list[Entry]:
+    """The story of these attempts, which belong to one task.
+
+    ``running``: whether the last one still does; None when nobody knows.
+    """
     entries: list[Entry] = []
     best: tuple[int, int] | None = None
     for place, attempt in enumerate(attempts):
         following = attempts[place + 1] if place + 1 < len(attempts) else None
-        entry = _entry(attempt, following, best, running and following is None)
+        entry = _entry(attempt, following, best, running if following is None else False)
         entries.append(entry)
         if attempt.progress is not None:
             best = max(best or _BEGINNING, _reached(attempt.progress))
     return entries
 
 
-def stories(attempts: Sequence[Attempt], running: bool = False) -> list[Entry]:
+def stories(attempts: Sequence[Attempt], running: bool | None = False) -> list[Entry]:
     """The entries of all tasks of an array (or of the one job), in the order of attempts."""
     tasks = dict.fromkeys(attempt.array_task for attempt in attempts)
     found = [
@@ -98,10 +102,10 @@ def goodput(entries: Iterable[Entry]) -> Goodput:
 
 
 def _entry(
-    attempt: Attempt, following: Attempt | None, best: tuple[int, int] | None, running: bool
+    attempt: Attempt, following: Attempt | None, best: tuple[int, int] | None, running: bool | None
 ) -> Entry:
     progress = attempt.progress
-    outcome = attempt.outcome or ("running" if running else "killed")
+    outcome = attempt.outcome or _OPEN[running]
     return Entry(
         attempt=attempt,
         outcome=outcome,
@@ -130,15 +134,16 @@ def _moved(attempt: Attempt, progress: Progress | None, best: tuple[int, int] | 
     return _reached(progress) > before
 
 
-def _seconds(attempt: Attempt, progress: Progress | None, running: bool) -> float:
+def _seconds(attempt: Attempt, progress: Progress | None, running: bool | None) -> float:
     if attempt.start is None:
         return 0.0
-    end = attempt.end
-    if running and end is None:
-        end = datetime.now(timezone.utc)
-    elif end is None and progress and progress.updated:  # killed: until its last sign of life
-        end = datetime.fromtimestamp(progress.updated, timezone.utc)
-    return max((end - attempt.start).total_seconds(), 0.0) if end else 0.0
+    if attempt.end is not None:
+        end = attempt.end.timestamp()
+    elif running:
+        end = time.time()
+    else:  # killed: until its last sign of life
+        end = (progress.updated if progress else None) or 0.0
+    return max(end - attempt.start.timestamp(), 0.0)
 
 
 def _useful(progress: Progress | None, following: Attempt | None, outcome: str) -> float:

@@ -87,9 +87,8 @@ def plain_files(run: Run) -> list[Path]:
 
 def failure_line(attempt: int, failure: Failure) -> LogLine:
     """The record of a failure as a line, for a rank that died without a word has no other."""
-    how = f"killed by signal {failure.signal}" if failure.signal else f"exit {failure.exit_code}"
     where = f" on {failure.host}" if failure.host else ""
-    text = f"rank {failure.rank} failed{where}: {how}"
+    text = f"rank {failure.rank} failed{where}: {failure.how}"
     return LogLine(failure.time, attempt, failure.rank, "f", text)
 
 

@@ -48,11 +48,12 @@ class Metrics:
             return (row for block in self._windows() for row in _rows_of(block))
         return self._nodes() if table == "nodes" else self._gpus()
 
-    def columns(self, table: str = "train", names: Iterable[str] | None = None) -> Columns:
+    def columns(self, table: str = "train", names: str | Iterable[str] | None = None) -> Columns:
         """One list per column, all of the same length; None where a row has no such value.
 
-        ``names``: only these, in this order, whether the run has them or not.
+        ``names``: only these (or this one), in this order, whether the run has them or not.
         """
+        names = [names] if isinstance(names, str) else names
         columns: Columns = {}
         length = 0
         for size, block in self._blocks(_checked(table)):
@@ -98,8 +99,7 @@ class Metrics:
         for task, folder in task_folders(self.path):
             for line in _read(folder / "metrics.jsonl"):
                 if line.get("kind") == kind:
-                    row = {name: value for name, value in line.items() if name != "kind"}
-                    yield {"task": task, **row} if task else row
+                    yield {"task": task, **_line_row(line)} if task else _line_row(line)
 
     def _windows(self) -> Iterator[Columns]:
         for attempt in attempts_of(self.path):
@@ -161,6 +161,14 @@ def _named(attempt: Attempt) -> dict[str, Any]:
     return {"attempt": attempt.number, **task}
 
 
+def _line_row(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of ``metrics.jsonl``; those of the first fit do not say which one it is."""
+    head = {name: line[name] for name in ("time", "step", "epoch") if name in line}
+    row = {**head, "fit": 1, **line}
+    del row["kind"]
+    return row
+
+
 def _window(attempt: Attempt, line: Mapping[str, Any]) -> Columns:
     """A line of ``steps.jsonl`` as columns, a row for each rank; empty when it tells of none."""
     lists = {name: line[name] for name in RANK_LISTS if isinstance(line.get(name), list)}
@@ -170,8 +178,8 @@ def _window(attempt: Attempt, line: Mapping[str, Any]) -> Columns:
     return {
         **{name: [value] * size for name, value in _named(attempt).items()},
         "rank": list(range(size)),
-        "time": [line.get("time")] * size,
-        "step": [line.get("step")] * size,
+        **{name: [line.get(name)] * size for name in ("time", "step", "epoch")},
+        "fit": [line.get("fit", 1)] * size,
         **{name: _padded(values, size) for name, values in lists.items()},
     }
 

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from allranks.runs.files import read_json, write_json, write_text
+from allranks.runs.files import integer, read_json, real, words, write_json, write_text
 
 INTERRUPTED = "interrupted"
 """The file that tells a job script: the ranks saved and left, go on in another attempt."""
+_KINDS: dict[Any, Callable[[object], Any]] = {
+    "int": integer, "int | None": integer, "float | None": real, "str": words,
+}  # fmt: skip
+"""How the value of a field is read, by the field's type."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,10 @@ class Progress:
 
     @classmethod
     def read(cls, attempt: Path) -> Progress | None:
-        """What an attempt's folder tells; None when it tells nothing."""
+        """What an attempt's folder tells, where it makes sense; None when it tells nothing."""
         found = read_json(attempt / "progress.json")
-        known = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
+        values = {each.name: _KINDS[each.type](found.get(each.name)) for each in fields(cls)}
+        known = {name: value for name, value in values.items() if value is not None}
         return cls(**known) if known else None
 
     def write(self, attempt: Path) -> None:

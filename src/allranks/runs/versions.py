@@ -24,7 +24,8 @@ except ImportError:
     distributions = lambda: []
 for one in distributions():
     try:
-        name, version = one.metadata["Name"], one.version
+        about = one.metadata
+        name, version = about["Name"], about["Version"]
         if name and name not in found:
             found[name] = [version, one.read_text("direct_url.json")]
     except Exception:
@@ -70,9 +71,10 @@ def _here() -> dict[str, Any]:
     """What _SCRIPT finds, without the start of a second interpreter."""
     found: dict[str, tuple[str, str | None]] = {}
     for one in metadata.distributions():
+        about = one.metadata  # which is read and parsed each time that it is asked for
         # A half-removed package has metadata without a name.
-        if name := one.metadata["Name"]:
-            found.setdefault(name, (one.version, one.read_text("direct_url.json")))
+        if name := about["Name"]:
+            found.setdefault(name, (about["Version"], one.read_text("direct_url.json")))
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),

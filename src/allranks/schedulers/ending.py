@@ -7,9 +7,10 @@ import signal
 
 from allranks.agent.after import CANCELLED_FILE
 from allranks.errors import AllranksError
-from allranks.runs.files import now, read_json, write_text
+from allranks.runs.files import now, write_text
 from allranks.runs.folder import Run
-from allranks.schedulers.status import run_statuses, running_process
+from allranks.runs.process import home_of
+from allranks.schedulers.status import run_statuses
 from allranks.slurm import jobs
 
 
@@ -25,11 +26,13 @@ def end_run(run: Run) -> tuple[str, str]:
         ids = run.job_ids if run.array else run.job_ids[-2:]
         jobs.cancel(ids)
         return run.id, f"cancelled job {ids[-1]}"
-    host = read_json(run.path / "run.json").get("host")
-    if host is not None and host != os.uname().nodename:
-        raise AllranksError(f"{run.id} runs on {host}, not here. Log in there and cancel it.")
-    pid = running_process(run)
-    if pid is None:
+    home = home_of(run)
+    if home.host and not home.is_here:
+        job = f", or end the job around it: scancel {home.job_id}" if home.job_id else ""
+        raise AllranksError(
+            f"{run.id} was started on {home.host}, not here. Log in there and cancel it{job}."
+        )
+    if (pid := home.process) is None:
         return run.id, "is not running"
     os.kill(pid, signal.SIGTERM)
     return run.id, f"told process {pid} to end"

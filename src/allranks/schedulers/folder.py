@@ -11,7 +11,6 @@ import allranks
 from allranks.job.deepspeed_config import with_strict_copies
 from allranks.job.plan import Plan
 from allranks.job.record import job_toml, plan_record
-from allranks.redact import redact_words
 from allranks.runs.files import read_json, write_json, write_text
 from allranks.runs.folder import Run
 from allranks.runs.index import runs_root
@@ -27,7 +26,7 @@ def make_run(plan: Plan, scheduler: str) -> Run:
         plan.job.name or "run",
         scheduler=scheduler,
         cwd=cwd,
-        command=["allranks", *redact_words(sys.argv[1:])],
+        command=["allranks", *sys.argv[1:]],
     )
     write_text(run.path / "job.toml", job_toml(plan))
     write_json(run.path / "plan.json", plan_record(plan))

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from allranks.agent.after import End, after
+from allranks.agent.before import record_kill
 from allranks.agent.policy import Policy
 from allranks.agent.processes import die_with
 from allranks.agent.summary import summary
@@ -31,6 +32,7 @@ from allranks.schedulers.folder import (
     keep_allranks,
     keep_code,
     keep_strict_files,
+    keep_versions,
     make_run,
     with_kept_code,
 )
@@ -55,6 +57,8 @@ def start_here(
         setup = [f'PATH={quote(str(Path(python).parent))}:"$PATH"', *setup]
         python = "python3"
     _require(LAUNCHERS[plan.launcher], python)
+    if again is not None and (last := again.last_attempt) is not None:
+        record_kill(last, then="stop")  # nothing followed it until now
     run = again or make_run(plan, "local")
     plan = keep_strict_files(plan, run)
     if (
@@ -70,8 +74,10 @@ def start_here(
 
     def meanwhile() -> None:
         """Describing the code takes git a while; the ranks import their frameworks in that time."""
-        if not copied and not again:
-            keep_code(plan, run, "reference")
+        if not again:
+            keep_versions(plan, run, None if setup else python)
+            if not copied:
+                keep_code(plan, run, "reference")
 
     return run, _attempts(plan, run, setup, {"ALLRANKS_SHOW": show}, meanwhile)
 

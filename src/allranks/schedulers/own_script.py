@@ -11,7 +11,6 @@ from typing import Any
 
 from allranks.errors import AllranksError, UsageError
 from allranks.job.fields import flag, options
-from allranks.redact import redact_words
 from allranks.runs.folder import Run
 from allranks.runs.index import runs_root
 from allranks.slurm.commands import query
@@ -53,7 +52,7 @@ def submit_own(script: Path, args: Sequence[str], values: Mapping[str, Any]) -> 
     words = sbatch_words(values)
     root = Path(values["runs"]).absolute() if values.get("runs") else runs_root()
     name = str(values.get("name") or script.stem)
-    command = ["allranks", *redact_words(sys.argv[1:])]
+    command = ["allranks", *sys.argv[1:]]
     run = Run.create(root, name, scheduler="slurm", cwd=Path.cwd(), command=command)
     kept = run.path / "job.sh"
     shutil.copy2(script, kept)

@@ -114,9 +114,15 @@ def _gpus_on_node(env: dict[str, str], job_id: str) -> str | None:
 
 
 def _step(plan: Plan) -> list[str]:
-    """The size of the step: the allocation may have been asked for with other numbers."""
+    """The size of the step: the allocation may have been asked for with other numbers, which srun would
+    take from its variables where they are not said again.
+    """
     shape = plan.shape
-    words = [f"--nodes={shape.nodes}", f"--ntasks-per-node={shape.tasks_per_node}"]
+    words = [
+        f"--nodes={shape.nodes}",
+        f"--ntasks={shape.nodes * shape.tasks_per_node}",
+        f"--ntasks-per-node={shape.tasks_per_node}",
+    ]
     cpus = min(expand_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE") or "1"))
     if cpus < shape.tasks_per_node * (shape.cpus_per_task or 1):
         words.append("--overcommit")  # fewer CPUs than tasks: slow, yet better than a refusal
@@ -125,6 +131,12 @@ def _step(plan: Plan) -> list[str]:
 
 def start_in_allocation(plan: Plan) -> tuple[Run, int]:
     """Run the job script's body by bash inside the allocation around us."""
+    run = prepare_in_allocation(plan)
+    return run, run_script(run, plan.secrets)
+
+
+def prepare_in_allocation(plan: Plan) -> Run:
+    """The run folder, with the script that spans the allocation around us."""
     plan = replace(
         plan, job=replace(plan.job, requeue=None)
     )  # the allocation is not ours to requeue
@@ -137,7 +149,7 @@ def start_in_allocation(plan: Plan) -> tuple[Run, int]:
         script,
         "\n".join(["set -eo pipefail", *body_lines(plan, str(run.path), _step(plan))]) + "\n",
     )
-    return run, run_script(run, plan.secrets)
+    return run
 
 
 def run_script(run: Run, secrets: Mapping[str, str]) -> int:

@@ -126,18 +126,20 @@ def _new_attempt(plan: Plan) -> list[str]:
         "done",
         "export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt",
         'mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"',
-        f"TZ=UTC printf '{_ATTEMPT}\\n' \\",
+        f"printf '{_ATTEMPT}\\n' \\",
         f'  "$attempt" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" {plan.launcher} "$SLURM_JOB_NODELIST" \\',
-        '  "${SLURM_ARRAY_TASK_ID:-}" -1 \\',
+        f'  "${{SLURM_ARRAY_TASK_ID:-}}" "{_NOW}" \\',
         '  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"',
     ]
 
 
 _ATTEMPT = (
     '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, '
-    '"launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}'
+    '"launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%s"}'
 )
-END = 'TZ=UTC printf \'{"exit_code": %d, "end": "%(%FT%TZ)T"}\\n\' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"'
+_NOW = "$(date -u +%FT%T.%6NZ)"
+"""To the microsecond, as the agent stamps its ranks: a run may be over within a second."""
+END = f'printf \'{{"exit_code": %d, "end": "%s"}}\\n\' "$code" "{_NOW}" >"$ALLRANKS_ATTEMPT_DIR/end.json"'
 
 
 def agent_words(plan: Plan, verb: str) -> str:

@@ -23,10 +23,10 @@ from allranks.slurm.usage import Step, Usage, joined
 Row = Mapping[str, str]
 FIELDS = (
     "JobID", "JobIDRaw", "JobName", "User", "Account", "Partition", "State", "ExitCode", "Submit", "Start",
-    "End", "ElapsedRaw", "Timelimit", "NodeList", "NNodes", "NTasks", "NCPUS", "ReqMem", "ReqTRES",
-    "AllocTRES", "TotalCPU", "MaxRSS", "MaxRSSNode", "AveRSS", "ConsumedEnergyRaw",
+    "End", "ElapsedRaw", "Timelimit", "NodeList", "NNodes", "NTasks", "NCPUS", "ReqTRES", "AllocTRES",
+    "TotalCPU", "MaxRSS", "MaxRSSNode", "ConsumedEnergyRaw",
 )  # fmt: skip
-NEWER = ("TRESUsageInMax", "TRESUsageInTot", "SubmitLine", "WorkDir")
+NEWER = ("TRESUsageInTot", "SubmitLine", "WorkDir")
 """Fields that came with 18.08 to 21.08. A command may hold line breaks, so it must not be the last."""
 _MARK = "\x1f"  # between fields: names and command lines may hold every printable letter
 NEXT_TO_NOTHING, LONG = 0.01, 60.0
@@ -118,7 +118,7 @@ def _is_asked(job: str, found: str, rows: list[Row]) -> bool:
 
 
 def _step(row: Row) -> Step:
-    most, total = tres(row.get("TRESUsageInMax", "")), tres(row.get("TRESUsageInTot", ""))
+    total = tres(row.get("TRESUsageInTot", ""))
     number = gpus(tres(row["AllocTRES"]))
     use = count(total.get("gres/gpuutil", ""))
     return Step(
@@ -135,10 +135,8 @@ def _step(row: Row) -> Step:
         cpu_seconds=_larger(spent_seconds(row["TotalCPU"]), spent_seconds(total.get("cpu", ""))),
         max_rss=size(row["MaxRSS"]) or None,
         max_rss_node=row["MaxRSSNode"],
-        ave_rss=size(row["AveRSS"]) or None,
         energy=count(row["ConsumedEnergyRaw"]) or None,
         gpu_use=None if use is None else min(use / 100 / max(number, 1), 1.0),
-        gpu_memory=size(most.get("gres/gpumem", "")),
     )
 
 

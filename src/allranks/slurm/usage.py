@@ -28,13 +28,10 @@ class Step:
     max_rss: int | None = None
     """Bytes that its largest task held at its peak."""
     max_rss_node: str = ""
-    ave_rss: int | None = None
     energy: float | None = None
     """Joules; None where the site does not measure them."""
     gpu_use: float | None = None
     """From 0 to 1, the mean over its GPUs; None where the site does not record it."""
-    gpu_memory: int | None = None
-    """Bytes, of the largest task."""
 
     @property
     def node_memory(self) -> int | None:

@@ -25,8 +25,12 @@ def draw_curve(folder: Path) -> Path | None:
 
 
 def read_losses(path: Path) -> dict[str, list[Point]]:
-    """Training and validation loss by step; what is not a number is left out."""
+    """Training and validation loss by step; what is not a number is left out.
+
+    Between two fits, each of which begins with the first step, stands a point without a value.
+    """
     lines: dict[str, list[Point]] = {"train_loss": [], "val_loss": []}
+    fits: dict[str, object] = {}
     if not path.exists():
         return lines
     for text in path.read_text().splitlines():
@@ -36,6 +40,10 @@ def read_losses(path: Path) -> dict[str, list[Point]]:
             continue
         name = {"train": "train_loss", "val": "val_loss"}.get(row.get("kind"), "")
         if name and row.get(name) is not None:
+            fit = row.get("fit", 1)
+            if fits.setdefault(name, fit) != fit:
+                fits[name] = fit
+                lines[name].append((row["step"], math.nan))
             lines[name].append((row["step"], row[name]))
     return lines
 
@@ -46,6 +54,10 @@ def _line(name: str, points: Sequence[Point]) -> Line:
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    stride = max(1, math.ceil(len(points) / MOST_POINTS))
-    kept = list(points[::stride])
-    return kept if not points or kept[-1] == points[-1] else [*kept, points[-1]]
+    """Evenly, with the gaps between fits and the last point."""
+    stride, last = max(1, math.ceil(len(points) / MOST_POINTS)), len(points) - 1
+    return [
+        point
+        for place, point in enumerate(points)
+        if place % stride == 0 or place == last or math.isnan(point[1])
+    ]

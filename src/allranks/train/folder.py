@@ -6,16 +6,20 @@ import atexit
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from allranks.distributed.local_ranks import last_words
+from allranks.errors import Interrupted
+from allranks.measure.threads import background
 from allranks.runs.attempts import attempt_numbers
 from allranks.runs.files import now, write_json
 from allranks.runs.folder import Run
 from allranks.runs.process import note_process
 from allranks.runs.progress import own_attempt
+from allranks.runs.versions import write_versions
 from allranks.train.config import TrainConfig
 
 _own: dict[str, Path] = {}
@@ -98,10 +102,20 @@ def _new_run(root: str, name: str) -> Path:
     attempt = run.new_attempt(launcher="python", hosts=[os.uname().nodename])
     owner = os.getpid()
 
+    def versions() -> None:
+        with suppress(OSError):  # a disk that is full is told where it bites
+            write_versions(run.path)
+
+    noting = background(versions, "allranks-versions")
+    noting.start()
+
     def end(code: int | None = None) -> None:
         if os.getpid() == owner and attempt.path.is_dir():
+            noting.join(1.0)
             if code is None:
                 code = 1 if hasattr(sys, "last_value") else 0
+            if not code and attempt.interrupted:
+                code = Interrupted.GO_ON
             write_json(attempt.path / "end.json", {"exit_code": code, "end": now()})
 
     atexit.register(end)

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-PHASES = ("forward", "backward", "communication", "optimizer")
+MARKED = ("forward", "backward", "communication", "optimizer")
+"""The phases of a step that marks tell apart."""
 
 MOST = 256
 """Marked steps that are kept for the next log."""
@@ -100,7 +101,7 @@ class Marks:
         """
         found = []
         while self._unread and (wait or self._is_past(self._unread[0][-1][2])):
-            seconds = dict.fromkeys(PHASES, 0.0)
+            seconds = dict.fromkeys(MARKED, 0.0)
             for phase, first, last in self._unread.popleft():
                 seconds[phase] += self._seconds(first, last)
             found.append(seconds)

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from allranks.wording import amount, size
+
 WINDOW_SECONDS = 10.0
 MEMORY_SECONDS = 2.0
 
@@ -73,7 +75,7 @@ class Meter:
 
     def memory(self) -> str:
         """The peak on a GPU, what the process holds on a CPU."""
-        return format_bytes(self._memory) if self._memory else ""
+        return size(self._memory) if self._memory else ""
 
     def _rates(self) -> None:
         if len(self._window) < 2:
@@ -114,11 +116,11 @@ def bar_line(source: Source, meter: Meter, width: int, style: tuple[bool, bool])
 
 
 def plain_line(source: Source, meter: Meter) -> str:
-    """``epoch 3/10  step 300/1000  loss 0.123  850 samples/s  ETA 2m10s  1.2 GiB``"""
+    """``epoch 3/10  step 300/1000  loss 0.123  850 samples/s  ETA 2m10s  1.25 GiB``"""
     total = f"/{source.total_steps}" if source.total_steps else ""
     parts = [_epoch(source), f"step {source.step}{total}", *_values(source)]
     if meter.samples_per_second:
-        parts.append(f"{format_count(meter.samples_per_second)} samples/s")
+        parts.append(f"{amount(meter.samples_per_second)} samples/s")
     parts += [_eta(source, meter), meter.memory()]
     return "  ".join(part for part in parts if part)
 
@@ -129,7 +131,7 @@ def _facts(source: Source, meter: Meter) -> list[str]:
     rate = meter.steps_per_second
     speed = (f"{rate:.3g} it/s" if rate >= 1 else f"{1 / rate:.3g} s/it") if rate else ""
     seen = meter.samples_per_second
-    samples = f"{format_count(seen)} smp/s" if seen else ""
+    samples = f"{amount(seen)} smp/s" if seen else ""
     facts = [*values[:1], _eta(source, meter), speed, samples, meter.memory(), *values[1:]]
     return [fact for fact in facts if fact]
 
@@ -180,7 +182,7 @@ def memory_in_use(device: Any) -> int:
 
 
 def format_seconds(seconds: float) -> str:
-    """``45s``, ``2m10s``, ``1h05m``, ``2d03h``."""
+    """``45s``, ``2m10s``, ``1h05m``, ``2d03h``: shorter than anywhere else, as a bar has little room."""
     whole = int(seconds + 0.5)
     if whole < 60:
         return f"{whole}s"
@@ -189,19 +191,6 @@ def format_seconds(seconds: float) -> str:
         return f"{minutes}m{second:02}s"
     hours, minute = divmod(minutes, 60)
     return f"{hours}h{minute:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
-
-
-def format_count(number: float) -> str:
-    """``850``, ``12.3 k``, ``85.1 M``: at least three digits, so that rounding stays small."""
-    for least, one, unit in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(number) >= least:
-            return f"{number / one:.1f} {unit}"
-    return f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
-
-
-def format_bytes(count: float) -> str:
-    """``1.2 GiB``, ``340 MiB``."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def width_of(text: str) -> int:

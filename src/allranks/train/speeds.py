@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
-from allranks.train.marks import PHASES
+from allranks.train.marks import MARKED
 from allranks.train.timing import SHARED
 
 
@@ -23,7 +23,7 @@ def _seconds(mean: dict[str, float]) -> dict[str, float]:
     """What a step's time went to; the parts add up to the step."""
     if "data" not in mean:
         return {"step_seconds": mean["step"]}
-    names = [name for name in ("data", *PHASES, "checkpoint") if name in mean]
+    names = [name for name in ("data", *MARKED, "checkpoint") if name in mean]
     other = max(mean["step"] - sum(mean[name] for name in names), 0.0)
     parts = {f"{name}_seconds": mean[name] for name in names}
     return {"step_seconds": mean["step"], **parts, "other_seconds": other}

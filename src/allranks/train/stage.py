@@ -22,6 +22,7 @@ from allranks.train.folder import (
     checkpoint_folder,
     fit_number,
     lost_attempt,
+    present_attempt,
     script_name,
     write_settings,
 )
@@ -81,6 +82,7 @@ def _complain(text: str) -> None:
 
 def _note_start(trainer: Trainer, fit: Fit) -> None:
     state = fit.state
+    shared().keep_notes(present_attempt(trainer.folder))
     shared().notes.note(
         first_step=state.step, step=state.step, began=time.time(),
         total_steps=state.total_steps, outcome="running", reason="",
@@ -200,6 +202,6 @@ def _open_sink(trainer: Trainer, *, resumed: bool, logged: Mapping[str, int] | N
             write_json(trainer.folder / f"{strategy.name}.json", settings)
         run = RunInfo(
             trainer.folder, name, dict(config.hyperparams), resumed, trainer.world.size,
-            trainer.step, logged, lost_attempt(trainer.folder),
+            trainer.step, logged, lost_attempt(trainer.folder), fit_number(trainer.folder),
         )  # fmt: skip
         trainer._sink.start(run)

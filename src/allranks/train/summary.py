@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from allranks.train.progress_line import format_count
+from allranks.wording import amount, size
 
 WIDTH = 80
 _TRANSPARENT = ("ModuleList", "ModuleDict")  # they only hold others and have no forward
@@ -151,8 +151,8 @@ def _totals(model: Any, owners: list[tuple[str, Any]], whole: Count) -> list[str
         if not _is_lazy(parameter):
             sizes[_type_name(parameter)] += _numel(parameter) * parameter.dtype.itemsize
     buffers = sum(b.numel() * b.dtype.itemsize for _, b in model.named_buffers() if not _is_lazy(b))
-    weights = ", ".join(f"{_size(size)} {name}" for name, size in sizes.items())
-    lines = [f"Weights: {weights or 'none'}" + (f"; buffers: {_size(buffers)}" if buffers else "")]
+    weights = ", ".join(f"{size(held)} {name}" for name, held in sizes.items())
+    lines = [f"Weights: {weights or 'none'}" + (f"; buffers: {size(buffers)}" if buffers else "")]
     if whole.lazy:
         lines.append("Layers marked + get their shapes from the first batch.")
     return lines
@@ -160,16 +160,12 @@ def _totals(model: Any, owners: list[tuple[str, Any]], whole: Count) -> list[str
 
 def _count(count: Count) -> str:
     if count.lazy:
-        return f"{format_count(count.all)} +" if count.all else "+"
-    return "tied" if count.tied and not count.all else format_count(count.all)
+        return f"{amount(count.all)} +" if count.all else "+"
+    return "tied" if count.tied and not count.all else amount(count.all)
 
 
 def _trainable(count: Count) -> str:
-    return format_count(count.trainable) if count.all else ""
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**19 else f"{count / 2**10:.1f} KiB"
+    return amount(count.trainable) if count.all else ""
 
 
 def _join(prefix: str, name: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from allranks.measure import switched_off
-from allranks.train.marks import PHASES, Marks
+from allranks.train.marks import MARKED, Marks
 
 ACCOUNTS = ("steps", "checkpoint", "other", "away")
 """Steps with their waiting for data; saves; callbacks, logging and all else; what is no step's time."""
@@ -30,7 +30,7 @@ UNKNOWN = math.nan
 """For a number that a rank does not have: a sum over ranks of which one does not know is not known."""
 OWN = ("step", "data", "compute", "communication")
 """What each rank tells of itself."""
-SHARED = ("step", "data", "checkpoint", *PHASES, "samples", "tokens", "flops", "peak")
+SHARED = ("step", "data", "checkpoint", *MARKED, "samples", "tokens", "flops", "peak")
 """What is added up over the ranks."""
 
 
@@ -213,7 +213,7 @@ class Clock:
 
 
 def _mean(marked: Collection[dict[str, float]]) -> dict[str, float]:
-    return {name: sum(each[name] for each in marked) / len(marked) for name in PHASES}
+    return {name: sum(each[name] for each in marked) / len(marked) for name in MARKED}
 
 
 def fitted(

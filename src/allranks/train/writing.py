@@ -22,6 +22,7 @@ from allranks.train import resuming
 from allranks.train.checkpoint_names import any_there, next_place
 from allranks.train.pace import Pace
 from allranks.units import parse_time
+from allranks.wording import size
 
 if TYPE_CHECKING:
     from allranks.train.loop import Fit
@@ -152,11 +153,11 @@ class Writing:
         self._warn(self._fit.state.step, problems[0])
         return None
 
-    def _make_part(self, size: int) -> Path:
-        needed, free = int(_MORE * size) + _SPARE, self.store.free()
+    def _make_part(self, held: int) -> Path:
+        needed, free = int(_MORE * held) + _SPARE, self.store.free()
         if free < needed:
             raise AllranksError(
-                f"it needs {_mebibytes(needed)}, and {self.store.folder} has {_mebibytes(free)} left"
+                f"it needs {size(needed)}, and {self.store.folder} has {size(free)} left"
             )
         return self.store.stage(self._fit.state.step, self._token)
 
@@ -185,7 +186,3 @@ class Writing:
         assert saved.manifest is not None
         self.pace.measure(saved.manifest.seconds)
         shared().notes.saved(saved.step, self.pace.measured)
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:.0f} MiB"

@@ -55,7 +55,7 @@ decide() {  # sets next, what follows this attempt, and result, to leave with if
   fi
   # Without allranks on the nodes: on while the ranks leave on purpose.
   if [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code=75; fi
-  TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
+  printf '{"exit_code": %d, "end": "%s"}\n' "$code" "$(date -u +%FT%T.%6NZ)" >"$ALLRANKS_ATTEMPT_DIR/end.json"
   next=stop result=$code
   if [[ -n $told || -e $run_folder/cancelled || $facts != *JobState=RUNNING* ]]; then return 0; fi
   if ((code == 0)); then next="done"; fi
@@ -134,9 +134,9 @@ begin() {
   done
   export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
   mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
-  TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}\n' \
+  printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%s"}\n' \
     "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" torchrun "$SLURM_JOB_NODELIST" \
-    "${SLURM_ARRAY_TASK_ID:-}" -1 \
+    "${SLURM_ARRAY_TASK_ID:-}" "$(date -u +%FT%T.%6NZ)" \
     >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
 }
 begin

@@ -33,9 +33,9 @@ until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
 done
 export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
 mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
-TZ=UTC printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%(%FT%TZ)T"}\n' \
+printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%s"}\n' \
   "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" srun "$SLURM_JOB_NODELIST" \
-  "${SLURM_ARRAY_TASK_ID:-}" -1 \
+  "${SLURM_ARRAY_TASK_ID:-}" "$(date -u +%FT%T.%6NZ)" \
   >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
 
 # --- Environment -------------------------------------------------------------
@@ -120,5 +120,5 @@ if ((code != 0)) && [[ $ALLRANKS_AGENT == on ]]; then  # show the first error, l
   first=$(inside python -m allranks.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
   if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi
 fi
-TZ=UTC printf '{"exit_code": %d, "end": "%(%FT%TZ)T"}\n' "$code" -1 >"$ALLRANKS_ATTEMPT_DIR/end.json"
+printf '{"exit_code": %d, "end": "%s"}\n' "$code" "$(date -u +%FT%T.%6NZ)" >"$ALLRANKS_ATTEMPT_DIR/end.json"
 exit "$code"

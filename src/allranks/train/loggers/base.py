@@ -34,6 +34,8 @@ class RunInfo:
     """By logger, what of its file is before ``step``: the rest is of an attempt that was lost."""
     undone: Path | None = None
     """The folder for what was lost; None is the run folder."""
+    fit: int = 1
+    """Which training of the script it is: each counts its steps from the start."""
 
 
 class Logger(ABC):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from allranks.errors import UsageError
 from allranks.train.loggers.base import Logger, RunInfo
-from allranks.train.loggers.undo import FILES, count_lines, undo
+from allranks.train.loggers.lines import LineFile
+from allranks.train.loggers.undo import FILES, undo
 
 HEAD = ("time", "step", "epoch", "kind")
-FLUSH_SECONDS = 1.0
 
 
 class CsvLogger(Logger):
@@ -26,56 +27,51 @@ class CsvLogger(Logger):
 
     def __init__(self) -> None:
         self._path = Path()
-        self._file: TextIO | None = None
+        self._out: LineFile | None = None
         self._columns: list[str] = list(HEAD)
-        self._writer: Any = None
-        self._flushed = -FLUSH_SECONDS
-        self._written = 0
+        self._fit: dict[str, float] = {}
 
     def start(self, run: RunInfo) -> None:
         self._path = run.folder / FILES[self.name]
+        self._fit = {"fit": run.fit} if run.fit > 1 else {}
         undo(self._path, self.name, run)
         there = _header(self._path)
         if there and there[: len(HEAD)] != list(HEAD):
             raise UsageError(f"{self._path} is another file's: its columns do not begin {HEAD}.")
         self._columns = there or list(HEAD)
-        self._open()
-        self._written = count_lines(self._path)
+        self._out = LineFile(self._path)
+        self._out.open()
         if not there:
-            self._written = 1
-            self._writer.writerow(self._columns)
+            self._file.add(_line(self._columns), at_once=True)
 
     def log(self, values: Mapping[str, float], *, step: int, epoch: int, kind: str) -> None:
+        values = {**values, **self._fit}
         new = [name for name in values if name not in self._columns]
         if new:
             self._widen(new)
         row = {**values, "time": round(time.time(), 3), "step": step, "epoch": epoch, "kind": kind}
-        self._writer.writerow([_cell(row.get(name, "")) for name in self._columns])
-        self._written += 1
-        due = time.monotonic() - self._flushed >= FLUSH_SECONDS
-        if self._file is not None and (kind != "train" or due):
-            self._flushed = time.monotonic()
-            self._file.flush()
+        cells = [_cell(row.get(name, "")) for name in self._columns]
+        self._file.add(_line(cells), at_once=kind != "train")
 
     def flush(self) -> None:
-        if self._file is not None:
-            self._file.flush()
+        self._file.flush()
 
     def position(self) -> int | None:
-        return self._written
+        return self._file.written
 
     def close(self, status: str) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._out is not None:
+            self._out.close()
 
-    def _open(self) -> None:
-        self._file = open(self._path, "a", newline="", encoding="utf-8")  # noqa: SIM115
-        self._writer = csv.writer(self._file)
+    @property
+    def _file(self) -> LineFile:
+        if self._out is None:
+            raise RuntimeError("the csv logger was not started")
+        return self._out
 
     def _widen(self, names: list[str]) -> None:
         """Rewrite beside the file and put it in its place, so that a kill leaves one or the other."""
-        self.close("")
+        self._file.close()
         self._columns += names
         beside = self._path.with_suffix(".csv.new")
         with (
@@ -89,7 +85,8 @@ class CsvLogger(Logger):
             for row in rows:
                 writer.writerow(row + [""] * (len(self._columns) - len(row)))
         beside.replace(self._path)
-        self._open()
+        self._out = LineFile(self._path)
+        self._out.open()
 
 
 def _header(path: Path) -> list[str]:
@@ -97,6 +94,12 @@ def _header(path: Path) -> list[str]:
         return []
     with open(path, newline="", encoding="utf-8") as file:
         return next(csv.reader(file), [])
+
+
+def _line(cells: Sequence[Any]) -> str:
+    made = io.StringIO()
+    csv.writer(made).writerow(cells)
+    return made.getvalue()
 
 
 def _cell(value: Any) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import threading
+from collections import deque
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
+from allranks.measure.threads import background
 from allranks.train.loggers.undo import count_lines
 
 FLUSH_SECONDS = 1.0
@@ -16,32 +19,47 @@ MOST_BYTES = 16 * 2**20
 class LineFile:
     """Appends, also to what another process has left, torn within a line perhaps.
 
-    Lines wait for company for at most a second or 64 lines as long as more come. When the disk is full they
-    wait in memory for it to have room again: then ``add`` and ``flush`` raise, and may be called again.
+    Lines wait for company for at most a second or 64 lines; a thread looks after the second, so that a
+    training that hangs shows what it did last. When the disk is full they wait in memory for it to have
+    room again: then ``add`` and ``flush`` raise, and may be called again.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: FileIO | None = None
-        self._lines: list[str] = []
+        self._lines: deque[str] = deque()
         self._pending = b""
-        self._flushed = -FLUSH_SECONDS
+        self._lock = threading.Lock()
+        """Held by whoever writes; adding a line needs none."""
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
         self.written = 0
         """Lines in the file."""
 
     def add(self, line: str, *, at_once: bool = False) -> None:
         """A whole line, with its end."""
         self._lines.append(line)
-        now = time.monotonic()
-        due = now - self._flushed >= FLUSH_SECONDS or len(self._lines) >= FLUSH_LINES
-        if due or at_once:
-            self._flushed = now
+        if at_once or len(self._lines) >= FLUSH_LINES:
             self.flush()
+        elif self._thread is None:
+            self._thread = background(self._write_now_and_then, "allranks lines")
+            self._thread.start()
+
+    def _write_now_and_then(self) -> None:
+        while not self._closed.wait(FLUSH_SECONDS):
+            with suppress(OSError):  # whoever adds a line is told, when it is written at once
+                self.flush()
 
     def flush(self) -> None:
         """Write what waits. What the disk does not take stays for the next time."""
-        self._pending += "".join(self._lines).encode()
-        self._lines.clear()
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
+        taken = [self._lines.popleft() for _ in range(len(self._lines))]
+        self._pending += "".join(taken).encode()
+        if not self._pending:
+            return
         if len(self._pending) > MOST_BYTES:
             self._pending = self._pending[self._pending.index(b"\n", -MOST_BYTES) + 1 :]
         file = self.open()
@@ -63,6 +81,7 @@ class LineFile:
 
     def close(self) -> None:
         """Write what waits."""
+        self._closed.set()
         try:
             self.flush()
         finally:

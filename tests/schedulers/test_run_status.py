@@ -1,0 +1,165 @@
+"""How a run stands, by its folder: here, on another machine, and after every kind of end."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from allranks.errors import AllranksError, JobError
+from allranks.runs.folder import Run
+from allranks.runs.process import note_process
+from allranks.schedulers.ending import end_run
+from allranks.schedulers.resuming import check_resumable
+from allranks.schedulers.status import RunStatus, elapsed, folder_status, jobs_of, run_statuses
+from allranks.slurm import JobStatus, State
+from monitor_rig import make_array
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run that lives in this process."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    made = Run.create(tmp_path, "train", scheduler="local", cwd=tmp_path, command=["train.py"])
+    note_process(made)
+    made.new_attempt(launcher="python", hosts=[os.uname().nodename])
+    return made
+
+
+def _move(run: Run, **changes: str) -> None:
+    about = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps(about | changes))
+
+
+def _grow_old(run: Run) -> None:
+    long_ago = time.time() - 3600
+    for path in run.path.rglob("*"):
+        os.utime(path, (long_ago, long_ago))
+
+
+def test_the_process_tells_here(run: Run) -> None:
+    _grow_old(run)
+    assert jobs_of(run) == []
+    assert folder_status(run).state is State.RUNNING
+    _move(run, started="0")
+    status = folder_status(run)
+    assert (status.state, status.why) == (State.FAILED, "killed")
+
+
+def test_between_two_attempts_it_runs(run: Run) -> None:
+    run.attempts[-1].finish(1, outcome="failed", reason="It starts again.", next="restart")
+    assert folder_status(run).state is State.RUNNING
+    assert folder_status(run).end is None
+    _move(run, started="0")
+    assert folder_status(run).state is State.FAILED
+
+
+def test_a_run_on_another_machine_lives_while_it_writes(run: Run) -> None:
+    _move(run, host="node1")
+    assert jobs_of(run) == ["4711"]
+    status = folder_status(run)
+    assert (status.state, status.why) == (State.RUNNING, "it runs on node1, as its files tell")
+    assert elapsed(status) is not None
+    _grow_old(run)
+    status = folder_status(run)
+    assert status.state is State.UNKNOWN
+    assert status.why == "it was started on node1; only that machine can tell"
+    assert elapsed(status) is None
+    sample = run.path / "attempts/1/nodes/node-00000.jsonl"
+    sample.parent.mkdir()
+    sample.write_text("{}\n")
+    assert folder_status(run).state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("around", "shown"),
+    [
+        (State.TIMEOUT, State.TIMEOUT),
+        (State.CANCELLED, State.CANCELLED),
+        (State.COMPLETED, State.FAILED),
+        (State.PENDING, State.FAILED),
+        (State.RUNNING, State.RUNNING),
+    ],
+)
+def test_the_job_around_it_takes_the_run_along(around: State, shown: State, run: Run) -> None:
+    _move(run, host="node1")
+    ended = datetime.now(timezone.utc)
+    status = folder_status(run, JobStatus("4711", state=around, end=ended))
+    assert status.state is shown
+    if shown is not State.RUNNING:
+        assert (status.why, status.end) == ("it ended with job 4711", ended)
+
+
+def test_a_job_that_runs_on_does_not_keep_its_run_alive(run: Run) -> None:
+    _move(run, host="node1")
+    _grow_old(run)
+    assert folder_status(run, JobStatus("4711", state=State.RUNNING)).state is State.UNKNOWN
+
+
+def test_what_slurm_has_forgotten_is_over(run: Run) -> None:
+    _move(run, host="node1")
+    forgotten = JobStatus("4711", state=State.UNKNOWN)
+    assert folder_status(run, forgotten).state is State.RUNNING, "another cluster's job, perhaps"
+    _grow_old(run)
+    assert folder_status(run, forgotten).state is State.FAILED
+
+
+def test_nobody_resumes_or_cancels_from_afar_by_mistake(run: Run) -> None:
+    _move(run, host="node1", inside_job="")
+    with pytest.raises(AllranksError, match=r"on node1, not here\. Log in there and cancel it\.$"):
+        end_run(run)
+    with pytest.raises(JobError, match="has not ended"):
+        check_resumable(run, force=True)
+    _grow_old(run)
+    with pytest.raises(JobError, match="resume --force"):
+        check_resumable(run, force=False)
+    check_resumable(run, force=True)
+
+
+def test_odd_notes_of_a_process_are_passed_over(run: Run) -> None:
+    _move(run, pid="me", started="", host="", inside_job="--all")
+    assert jobs_of(run) == []
+    assert folder_status(run).state is State.RUNNING, "it was begun just now"
+    _grow_old(run)
+    assert folder_status(run).state is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        ("finished", State.COMPLETED),
+        ("timed out", State.TIMEOUT),
+        ("node lost", State.NODE_FAIL),
+        ("cancelled", State.CANCELLED),
+        ("interrupted", State.INTERRUPTED),
+        ("killed", State.FAILED),
+        ("", State.FAILED),
+    ],
+)
+def test_an_outcome_is_one_state_everywhere(outcome: str, state: State, run: Run) -> None:
+    attempt = run.attempts[-1]
+    attempt.finish(0 if outcome == "finished" else 1, outcome=outcome, next="stop")
+    assert run_statuses([run])[0].state is state
+
+
+def test_the_worst_task_stands_for_an_array(tmp_path: Path) -> None:
+    array = make_array(tmp_path, {"0": "finished", "1": "failed", "2": "interrupted"})
+    assert folder_status(array).state is State.FAILED
+    (tmp_path / "attempts/2/end.json").unlink()
+    assert folder_status(array).state is State.UNKNOWN
+
+
+def test_how_long_it_ran(run: Run) -> None:
+    start = datetime(2026, 11, 15, tzinfo=timezone.utc)
+    status = RunStatus(run, State.RUNNING, start=start)
+    assert elapsed(status, start.timestamp() + 5) == 5
+    assert elapsed(status, start.timestamp() - 5) == 0, "two clocks differ"
+    ended = RunStatus(run, State.FAILED, start=start, end=start + timedelta(seconds=7))
+    assert elapsed(ended, start.timestamp() + 99) == 7
+    for state in (State.UNKNOWN, State.PENDING, State.FAILED):
+        assert elapsed(RunStatus(run, state, start=start)) is None

@@ -15,8 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from allranks.monitor.model import Snapshot
+from allranks.monitor.plain import plain
+from allranks.monitor.snapshot import take
+from allranks.monitor.source import Source
 from allranks.runs import Run
 from allranks.runs.process import note_process
+from allranks.schedulers.status import RunStatus
 from monitor_numbers import (
     GIB,
     SAVE_EVERY,
@@ -104,6 +109,15 @@ def make_array(path: Path, tasks: dict[str, str]) -> Run:
         line = {"kind": "train", "step": number * 10, "time": time.time(), "train_loss": 0.5}
         (path / f"tasks/{task}/metrics.jsonl").write_text(json.dumps(line) + "\n")
     return Run.open(path)
+
+
+def look(run: Run, status: RunStatus | None = None, task: str | None = None) -> Snapshot:
+    """One snapshot of a run, which is also JSON."""
+    source = Source(run, task)
+    source.refresh()
+    snapshot = take(source, status)
+    json.dumps(plain(snapshot), allow_nan=False)
+    return snapshot
 
 
 def grow(run: Run, windows: int = 1) -> None:

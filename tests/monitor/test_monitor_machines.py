@@ -9,7 +9,7 @@ import pytest
 
 from allranks.errors import UsageError
 from allranks.monitor.heat import KINDS, heat, kinds
-from allranks.monitor.machines import gpu_of_ranks, nodes_now
+from allranks.monitor.machines import gpu_of_ranks, nodes_now, ranks_now
 from allranks.monitor.source import AttemptSource, Source
 from allranks.runs import Run
 from monitor_rig import grow, make_run
@@ -91,6 +91,25 @@ def test_a_node_before_its_first_sample(tmp_path: Path) -> None:
     attempt.refresh()
     (node,) = nodes_now(attempt)
     assert (node.host, node.cpus, node.time, node.cpu) == ("n", 4, 7.0, None)
+
+
+def test_a_straggler_is_told_with_what_made_it_one(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=4, slow_rank=2, windows=10)
+    path = run.path / "attempts" / "1" / "steps.jsonl"
+    *lines, last = path.read_text().splitlines()
+    even = json.dumps(json.loads(last) | {"compute_seconds": [0.18, 0.18, 0.175, 0.18]})
+    path.write_text("\n".join([*lines, even]) + "\n")
+    slow = ranks_now(_source(run).attempts[1], [])[2]
+    assert slow.straggler
+    assert slow.behind is not None
+    assert slow.behind > 0.3
+
+
+def test_a_rank_of_a_wild_number_is_one_row(tmp_path: Path) -> None:
+    attempt = _attempt(tmp_path, ["0", "1"], {})
+    (attempt.path / "ranks" / "rank-99999999.json").write_text("{}")
+    attempt.refresh()
+    assert [rank.rank for rank in ranks_now(attempt, [])] == [0, 1, 99999999]
 
 
 def test_which_heat_maps_there_are(tmp_path: Path) -> None:

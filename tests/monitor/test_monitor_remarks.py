@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from allranks.checks.report import keep
@@ -27,7 +28,7 @@ def test_the_failure_comes_first(tmp_path: Path) -> None:
     (run.path / "job.sh").write_text(WRONG)
     found = remarks(run)
     assert (found[0].source, found[0].severity) == ("run", "error")
-    assert found[0].title == "Rank 2 failed first on node1, with exit code 1"
+    assert found[0].title == "Rank 2 failed first on node1: exit code 1"
     assert found[0].message.startswith("torch.OutOfMemoryError: CUDA out of memory")
     assert run.id in found[0].help
     lint = found[1:]
@@ -36,6 +37,24 @@ def test_the_failure_comes_first(tmp_path: Path) -> None:
     assert {each.severity for each in lint} <= {"error", "warning"}
     assert all(each.rule.startswith("AR") and each.line for each in lint)
     assert [each.severity for each in lint] == sorted(each.severity for each in lint)
+
+
+def test_what_stands_below_an_error_is_not_the_error(tmp_path: Path) -> None:
+    run = make_run(tmp_path, failed=True)
+    record = {
+        "exit_code": 137,
+        "signal": 9,
+        "traceback": 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
+        "RuntimeError: CUDA error: device-side assert triggered\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+    }
+    failures = run.path / "attempts" / "1" / "failures"
+    (failures / "rank-00002.json").write_text(json.dumps(record))
+    (found,) = remarks(run)
+    assert found.title == (
+        "Rank 2 failed first: killed by SIGKILL, perhaps out of memory (exit code 137)"
+    )
+    assert found.message == "RuntimeError: CUDA error: device-side assert triggered"
 
 
 def test_a_script_that_is_none(tmp_path: Path) -> None:
@@ -88,6 +107,6 @@ def test_of_an_array_every_task_has_its_say(tmp_path: Path) -> None:
     end = '{"exit_code": 1, "outcome": "node lost", "reason": "node3 is gone."}'
     (tmp_path / "attempts" / "3" / "end.json").write_text(end)
     assert [each.title for each in remarks(run)] == [
-        "Task 0: Rank 1 failed first, with exit code 9",
+        "Task 0: Rank 1 failed first: exit code 9",
         "Task 2: Attempt 3: node lost",
     ]

@@ -16,7 +16,7 @@ from allranks.monitor.model import PHASES
 from allranks.monitor.phases import phases, phases_over_time
 from allranks.monitor.series import Curve, smooth, thin
 from allranks.monitor.source import Source
-from allranks.monitor.stragglers import behind, late, own_work, stragglers
+from allranks.monitor.stragglers import behind, late, own_work, stragglers, usually_behind
 from allranks.runs import Run
 from monitor_rig import make_run
 
@@ -81,8 +81,7 @@ def test_phases_are_means_over_steps(tmp_path: Path) -> None:
     found = phases(source)
     assert found == pytest.approx({"data": 0.2, "other": 0.2})  # 30 steps count more than 10
     assert list(found) == [name for name in PHASES if name in found]
-    assert phases(source, 2) == pytest.approx({"data": 0.5, "other": 0.2})
-    assert phases(source, 1) == {}
+    assert phases(source, 1) == pytest.approx({"data": 0.5, "other": 0.2})  # the last that tells
 
 
 def test_phases_over_time(tmp_path: Path) -> None:
@@ -121,11 +120,17 @@ def test_stragglers() -> None:
     assert stragglers([slow] * 5) == [3]
     assert stragglers([even, even, slow, slow, slow]) == [3]
     assert stragglers([slow, slow, slow, even, even, even, slow]) == []
-    assert stragglers([slow]) == [3]
-    assert stragglers([slow, even]) == []
+    assert stragglers([slow, slow]) == []  # the first window is a warm-up
     assert stragglers([]) == []
     assert stragglers([_window(5.0)] * 5) == []
     assert stragglers([_window(0.001, 0.001, 0.0015)] * 5) == []  # half a millisecond is no news
+
+
+def test_how_far_a_straggler_is_behind_does_not_depend_on_the_last_window() -> None:
+    windows = [_window(1.0, 1.0, each) for each in (1.5, 1.6, 0.9, 1.7, 0.96)]
+    assert stragglers(windows) == [2]
+    assert usually_behind(windows)[2] == pytest.approx(0.5)
+    assert usually_behind([_window(1.0), {}, _window(1.0, None, 1.0)]) == {0: 0.0, 2: 0.0}
 
 
 def test_one_of_two_ranks_is_compared_with_the_other() -> None:
@@ -155,7 +160,7 @@ def test_a_growing_curve_keeps_what_the_whole_one_has(ys: list[float | None], at
     curve = Curve(10)
     for begin in range(0, len(ys), at_once):
         some = ys[begin : begin + at_once]
-        curve.add(list(range(begin, begin + len(some))), some)
+        curve.add(list(range(begin, begin + len(some))), some, [None] * len(some))
     points = [(float(x), y) for x, y in enumerate(ys) if y is not None]
     found = curve.points()
     assert len(found) <= 10
@@ -169,15 +174,9 @@ def test_a_growing_curve_keeps_what_the_whole_one_has(ys: list[float | None], at
 
 def test_a_growing_curve_is_even_over_its_length() -> None:
     curve = Curve(100)
-    curve.add(list(range(50_000)), [float(x % 7) for x in range(50_000)])
+    curve.add(list(range(50_000)), [float(x % 7) for x in range(50_000)], [None] * 50_000)
     xs = [x for x, _ in curve.points()]
     assert max(b - a for a, b in pairwise(xs)) < 3 * 50_000 / 50
-
-
-def test_a_curve_that_begins_anew() -> None:
-    curve = Curve()
-    curve.add([10, 20, None, 5, 10], [1.0, 2.0, 9.0, 3.0, 4.0])
-    assert curve.points() == [(5.0, 3.0), (10.0, 4.0)]
 
 
 def test_phases_of_the_last_windows_weigh_as_among_all(tmp_path: Path) -> None:

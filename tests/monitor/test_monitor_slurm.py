@@ -12,6 +12,7 @@ from allranks.monitor.plain import plain
 from allranks.monitor.snapshot import take
 from allranks.monitor.source import Source
 from allranks.runs import Run
+from allranks.slurm.reasons import pending_reason_text
 from allranks.slurm.states import State
 from command_rig import Allranks, until
 
@@ -78,7 +79,7 @@ def test_two_nodes(
 def test_the_tasks_of_an_array(
     slurm: Allranks, slurm_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One fails while the other runs: each has its own state, and all of them are exported."""
+    """One fails while two run and one waits: each has its own state, those that began are exported."""
     for name, value in slurm_env.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "task.py").write_text(
@@ -86,13 +87,13 @@ def test_the_tasks_of_an_array(
         "if os.environ['SLURM_ARRAY_TASK_ID'] == '4': sys.exit(3)\n"
         "while not pathlib.Path('go').exists(): time.sleep(0.2)\n"
     )
-    done = slurm("submit", "--json", "-t", "5m", "--array", "3-4", "task.py")
+    done = slurm("submit", "--json", "-t", "5m", "--array", "3-6%2", "task.py")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     run, job = Run(told["folder"]), told["job_id"]
-    until(lambda: _ended(run) == 1 and len(run.attempts) == 2)
+    until(lambda: _ended(run) == 1 and len(run.attempts) == 3)
     shown = slurm("top", "--once", job).stdout.splitlines()
-    assert shown[0].startswith(f"{run.id}  task 3  running")
+    assert shown[0].startswith(f"{run.id}  task 5  running")
     assert f"task 4 did not finish: allranks top {job}_4" in shown[1]
     failed = json.loads(slurm("top", "--json", f"{job}_4").stdout)
     assert (failed["task"], failed["status"]["state"], failed["status"]["exit_code"]) == (
@@ -100,12 +101,15 @@ def test_the_tasks_of_an_array(
         "FAILED",
         3,
     )
+    waits = slurm("top", "--once", f"{job}_6").stdout.splitlines()
+    assert waits[0].startswith(f"{run.id}  task 6  pending")
+    assert waits[1].startswith(f"waiting: {pending_reason_text('JobArrayTaskLimit')}"[:80])
     text = slurm("export", "prometheus", run.id).stdout
     for task, state in (("3", "running"), ("4", "failed")):
         labels = f'run="{run.id}",job_id="{job}",task="{task}",state="{state}"'
         assert f"allranks_run_state{{{labels}}} 1\n" in text
     (tmp_path / "go").touch()
-    until(lambda: _ended(run) == 2)
+    until(lambda: _ended(run) == 4)
 
 
 def _ended(run: Run) -> int:

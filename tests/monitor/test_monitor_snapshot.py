@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from allranks.monitor.heat import heat, kinds
-from allranks.monitor.model import PHASES, Snapshot
+from allranks.monitor.model import PHASES
 from allranks.monitor.plain import plain
 from allranks.monitor.remarks import remarks
 from allranks.monitor.snapshot import take
@@ -22,19 +22,11 @@ from allranks.runs.metrics import TABLES
 from allranks.schedulers.status import RunStatus
 from allranks.slurm.states import State
 from allranks.wording import clean
-from monitor_rig import TRACEBACK, grow, make_array, make_run
-
-
-def _look(run: Run, status: RunStatus | None = None) -> Snapshot:
-    source = Source(run)
-    source.refresh()
-    snapshot = take(source, status)
-    json.dumps(plain(snapshot), allow_nan=False)
-    return snapshot
+from monitor_rig import TRACEBACK, grow, look, make_run
 
 
 def test_a_finished_run(tmp_path: Path) -> None:
-    found = _look(make_run(tmp_path, ranks=8, slow_rank=5))
+    found = look(make_run(tmp_path, ranks=8, slow_rank=5))
     assert found.status.state is State.COMPLETED
     assert found.progress.share == 1.0
     assert (found.progress.eta_seconds, found.progress.deadline) == (None, None)
@@ -55,7 +47,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
 
 def test_a_running_one(tmp_path: Path) -> None:
     run = make_run(tmp_path, finished=False, windows=40)
-    found = _look(run)
+    found = look(run)
     assert found.status.state is State.RUNNING
     assert found.progress.total_steps == 610
     assert found.progress.saved_step == 400
@@ -65,31 +57,12 @@ def test_a_running_one(tmp_path: Path) -> None:
     assert found.progress.deadline is not None
     assert found.progress.deadline > time.time() + 11 * 3600
     grow(run, 2)
-    later = _look(run)
+    later = look(run)
     assert (found.progress.step, later.progress.step) == (400, 420)
 
 
-def test_progress_is_the_newer_of_its_two_sources(tmp_path: Path) -> None:
-    run = make_run(tmp_path, finished=False, windows=10)
-    path = run.path / "attempts" / "1" / "progress.json"
-    written = json.loads(path.read_text())
-    path.write_text(json.dumps(written | {"step": 107, "updated": time.time() + 1}))
-    assert _look(run).progress.step == 107
-    path.write_text(json.dumps(written | {"step": 30, "updated": written["updated"] - 99}))
-    assert _look(run).progress.step == 100
-
-
-def test_the_time_limit_where_no_rank_was_told(tmp_path: Path) -> None:
-    run = make_run(tmp_path, finished=False, windows=10, job_id="7")
-    (run.path / "attempts" / "1" / "environment.txt").write_text("RANK=0\n")
-    found = _look(run, RunStatus(run, State.RUNNING))
-    start = run.attempts[0].start
-    assert start is not None
-    assert found.progress.deadline == pytest.approx(start.timestamp() + 12 * 3600)
-
-
 def test_a_failed_one(tmp_path: Path) -> None:
-    found = _look(make_run(tmp_path, failed=True))
+    found = look(make_run(tmp_path, failed=True))
     assert found.status.state is State.FAILED
     assert found.error is not None
     assert (found.error.rank, found.error.traceback) == (2, TRACEBACK)
@@ -98,7 +71,7 @@ def test_a_failed_one(tmp_path: Path) -> None:
 
 
 def test_several_attempts(tmp_path: Path) -> None:
-    found = _look(make_run(tmp_path, attempts=3, windows=60))
+    found = look(make_run(tmp_path, attempts=3, windows=60))
     assert [entry.outcome for entry in found.attempts] == ["timed out", "timed out", "finished"]
     assert [entry.first_step for entry in found.attempts] == [0, 200, 400]
     assert found.goodput is not None
@@ -111,7 +84,7 @@ def test_a_script_that_measures_nothing(tmp_path: Path) -> None:
     (run.path / "metrics.jsonl").unlink()
     for name in ("steps.jsonl", "progress.json", "environment.txt"):
         (run.path / "attempts" / "1" / name).unlink()
-    found = _look(run)
+    found = look(run)
     assert found.progress.step is None
     assert (found.values, found.loss, found.phases) == ({}, [], {})
     assert len(found.ranks) == 4
@@ -120,13 +93,13 @@ def test_a_script_that_measures_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_without_gpus_and_without_samples(tmp_path: Path) -> None:
-    found = _look(make_run(tmp_path / "a", gpus=False, ranks=2))
+    found = look(make_run(tmp_path / "a", gpus=False, ranks=2))
     assert found.nodes[0].gpus == []
     assert found.nodes[0].cpu
     assert [rank.gpu for rank in found.ranks] == [None, None]
     run = make_run(tmp_path / "b")
     (run.path / "attempts" / "1" / "nodes" / "node-00000.jsonl").unlink()
-    found = _look(run)
+    found = look(run)
     assert found.nodes == []
     assert [rank.gpu for rank in found.ranks] == [None] * 4
 
@@ -134,51 +107,12 @@ def test_a_run_without_gpus_and_without_samples(tmp_path: Path) -> None:
 def test_a_run_that_waits(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"scheduler": "slurm", "job_ids": ["5"]}')
     run = Run(tmp_path)
-    found = _look(run, RunStatus(run, State.PENDING, "5", why="waiting for nodes"))
+    found = look(run, RunStatus(run, State.PENDING, "5", why="waiting for nodes"))
     assert found.status.why == "waiting for nodes"
     assert (found.nodes, found.ranks, found.attempts, found.goodput) == ([], [], [], None)
     assert found.progress.share is None
     (tmp_path / "slurm-5.out").write_text("a word\nanother\n")
-    assert _look(run, RunStatus(run, State.PENDING)).last_lines == ["a word", "another"]
-
-
-def test_an_array(tmp_path: Path) -> None:
-    """One task is looked at, and it says which; all of it is that task's."""
-    run = make_array(tmp_path, {"0": "finished", "1": "", "2": "failed", "3": "timed out"})
-    running = RunStatus(run, State.RUNNING, "4711", nodes="node[1-4]", attempts=4, why="rank 3 …")
-    found = _look(run, running)
-    assert (found.task, found.failed_tasks) == ("1", ["2", "3"])
-    assert plain(found)["task"] == "1"
-    assert found.progress.step == 20
-    assert [entry.attempt.number for entry in found.attempts] == [2]
-    status = found.status
-    assert (status.state, status.nodes, status.attempts) == (State.RUNNING, "node2", 1)
-    assert status.why == ""
-
-
-@pytest.mark.parametrize(
-    ("outcome", "state"),
-    [
-        ("finished", State.COMPLETED),
-        ("failed", State.FAILED),
-        ("timed out", State.TIMEOUT),
-        ("", State.RUNNING),
-    ],
-)
-def test_the_state_of_a_task_is_its_own(tmp_path: Path, outcome: str, state: State) -> None:
-    run = make_array(tmp_path, {"0": "", "1": outcome})
-    source = Source(run, "1")
-    source.refresh()
-    status = take(source, RunStatus(run, State.RUNNING)).status
-    assert (status.state, status.end is None) == (state, not outcome)
-
-
-def test_a_task_that_has_not_begun(tmp_path: Path) -> None:
-    run = make_array(tmp_path, {"0": ""})
-    source = Source(run, "5")
-    source.refresh()
-    found = take(source, RunStatus(run, State.RUNNING, nodes="node1", attempts=1))
-    assert (found.status.state, found.status.nodes, found.attempts) == (State.PENDING, "", [])
+    assert look(run, RunStatus(run, State.PENDING)).last_lines == ["a word", "another"]
 
 
 def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
@@ -186,7 +120,7 @@ def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     line = {"time": time.time(), "step": 40, "kind": "train", "train_loss": None}
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write(json.dumps(line | {"nonfinite": ["train_loss"]}) + "\n")
-    found = _look(run)
+    found = look(run)
     assert math.isnan(found.values["train_loss"])
     assert plain(found)["values"]["train_loss"] is None
     assert plain(found)["nonfinite"] == ["train_loss"]
@@ -199,44 +133,19 @@ def test_a_validation_that_is_not_finite(tmp_path: Path) -> None:
     line = {"time": time.time(), "step": 200, "kind": "val", "val_loss": None}
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write(json.dumps(line | {"nonfinite": ["val_loss"]}) + "\n")
-    found = _look(run)
+    found = look(run)
     assert math.isnan(found.values["val_loss"])
     assert math.isfinite(found.values["train_loss"])
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write(json.dumps(line | {"val_loss": 0.25}) + "\n")
-    assert _look(run).values["val_loss"] == 0.25
-
-
-def test_a_run_that_has_stopped_moving(tmp_path: Path) -> None:
-    alive = make_run(tmp_path / "a", windows=40, finished=False)
-    found = _look(alive).progress
-    assert found.stalled_seconds is None
-    assert found.eta_seconds is not None
-    assert found.last_step_time == pytest.approx(time.time(), abs=30)
-    hung = make_run(tmp_path / "b", windows=40, finished=False, end=time.time() - 7200)
-    found = _look(hung).progress
-    assert found.stalled_seconds == pytest.approx(7200, abs=30)
-    assert found.last_step_time == pytest.approx(time.time() - 7200, abs=30)
-    assert found.eta_seconds is None
-    waits = _look(hung, RunStatus(hung, State.PENDING)).progress
-    assert waits.stalled_seconds is None
-    ended = make_run(tmp_path / "c", windows=40, end=time.time() - 7200)
-    assert _look(ended).progress.stalled_seconds is None
-
-
-def test_an_attempt_that_has_just_begun_does_not_stand_still(tmp_path: Path) -> None:
-    run = make_run(tmp_path, windows=40, finished=False, end=time.time() - 7200)
-    path = run.path / "attempts" / "1" / "progress.json"
-    written = json.loads(path.read_text())
-    path.write_text(json.dumps(written | {"began": time.time() - 5}))
-    assert _look(run).progress.stalled_seconds is None
+    assert look(run).values["val_loss"] == 0.25
 
 
 def test_a_line_of_a_log_is_shown_as_far_as_it_can_be(tmp_path: Path) -> None:
     run = make_run(tmp_path, windows=3)
     with open(run.path / "attempts" / "1" / "ranks" / "rank-00000.log", "a") as file:
         file.write("2026-11-15T10:00:00.000000Z o " + "x" * 100_000 + "\n")
-    assert len(_look(run).last_lines[-1]) == 2000
+    assert len(look(run).last_lines[-1]) == 2000
 
 
 def test_a_script_that_trains_twice(tmp_path: Path) -> None:
@@ -246,7 +155,7 @@ def test_a_script_that_trains_twice(tmp_path: Path) -> None:
         for step in (5, 10):
             line = {"time": time.time(), "step": step, "kind": "train", "train_loss": 0.1 * step}
             file.write(json.dumps(line) + "\n")
-    assert _look(run).loss == [(5.0, 0.5), (10.0, 1.0)]
+    assert look(run).loss == [(5.0, 0.5), (10.0, 1.0)]
 
 
 def test_files_full_of_rubbish(tmp_path: Path) -> None:
@@ -257,7 +166,7 @@ def test_files_full_of_rubbish(tmp_path: Path) -> None:
             path.write_bytes(
                 data[: len(data) // 2] + b"\xff\x00{]\n" + b'{"gpus": 7, "step": "x"}\n'
             )
-    found = _look(run)
+    found = look(run)
     assert len(found.attempts) == 2
 
 
@@ -294,7 +203,7 @@ def test_values_of_the_wrong_kind(tmp_path: Path, seed: int) -> None:
 
 
 def test_what_a_snapshot_is_as_json(tmp_path: Path) -> None:
-    found = json.loads(json.dumps(plain(_look(make_run(tmp_path, attempts=2)))))
+    found = json.loads(json.dumps(plain(look(make_run(tmp_path, attempts=2)))))
     assert found["status"]["state"] == "COMPLETED"
     assert found["progress"]["share"] == 1.0
     assert found["nodes"][0]["gpus"][0]["name"] == "NVIDIA H200"
@@ -302,6 +211,13 @@ def test_what_a_snapshot_is_as_json(tmp_path: Path) -> None:
     assert found["attempts"][0]["outcome"] == "timed out"
     assert found["goodput"]["useful_seconds"] > 0
     assert found["loss"][0][0] == 10.0
+
+
+def test_a_failure_as_json(tmp_path: Path) -> None:
+    found = plain(look(make_run(tmp_path, failed=True)))["error"]
+    assert (found["rank"], found["how"]) == (2, "exit code 1")
+    assert found["error"].startswith("torch.OutOfMemoryError: CUDA out of memory.")
+    assert found["traceback"].startswith("Traceback")
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
@@ -317,7 +233,7 @@ def test_pipes_in_place_of_files_are_not_waited_for(tmp_path: Path) -> None:
     for path in [path for path in run.path.rglob("*") if path.is_file()]:
         path.unlink()
         os.mkfifo(path)
-    found = _look(Run(run.path))
+    found = look(Run(run.path))
     assert (found.values, found.last_lines, found.nodes) == ({}, [], [])
     assert [each.source for each in remarks(run)] == ["run"]
     for table in TABLES:

@@ -117,10 +117,15 @@ def test_of_an_array_a_task_that_runs_comes_first(tmp_path: Path) -> None:
     run = make_array(tmp_path, {"0": "", "1": "", "2": "failed"})
     source = _source(run)
     assert source.task == "1"
+    asked = _source(run, "1")
     _end(run, 2, "finished")
+    for each in (source, asked):
+        each.refresh()
+    assert (source.task, list(source.attempts), source.train["step"]) == ("0", [1], [10])
+    assert (asked.task, asked.lives.running_tasks()) == ("1", ["0"])
+    _end(run, 1, "finished")
     source.refresh()
-    assert source.task == "1"  # a picture does not change its subject by itself
-    assert _source(run).task == "0"
+    assert source.task == "0"  # without need a picture does not change its subject
 
 
 def test_every_task_of_an_array(tmp_path: Path) -> None:

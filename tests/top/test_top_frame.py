@@ -9,12 +9,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from allranks.monitor.model import NodeNow, Progress, RankNow, Snapshot
+from allranks.runs.attempts import Failure
 from allranks.runs.folder import Run
 from allranks.slurm.states import State
 from allranks.top.bars import ASCII, BLOCKS
@@ -127,6 +129,73 @@ def test_a_run_that_has_stopped_moving_promises_no_end() -> None:
     assert "enough" not in made
     ended = replace(stalled(), status=status(State.FAILED, end=NOW))
     assert "ago" not in _text(frame(ended, 80, 24, View(rows="nodes")))
+
+
+def test_a_job_that_slurm_has_forgotten_does_not_run_for_ever() -> None:
+    whole = snapshot(2, None)
+    passed = replace(
+        whole.progress, eta_seconds=None, deadline=(NOW - timedelta(days=8)).timestamp()
+    )
+    gone = replace(whole, status=status(State.UNKNOWN), progress=passed)
+    made = _text(frame(gone, 80, 24)).splitlines()
+    assert made[0].startswith("train-20261115-105757  unknown  job 4711  attempt 2")
+    assert made[1] == "Slurm does not know the job any more"
+    assert made[3].startswith("its time limit passed 8 d ago")
+    silent = replace(gone, status=status(State.UNKNOWN, why="squeue did not answer"))
+    assert "squeue did not answer" in _text(frame(silent, 80, 24))
+
+
+def test_the_error_is_seen_above_what_is_printed_below_it() -> None:
+    error = "torch.AcceleratorError: CUDA error: device-side assert triggered"
+    footer = ["Device-side assertions were not enabled."] * 8
+    trace = "\n".join(
+        ["Traceback (most recent call last):", '  File "t.py", line 1', error, *footer]
+    )
+    for height in (12, 24, 60):
+        shown = replace(
+            failed(), error=Failure(2, "node1", exit_code=137, signal="9", traceback=trace)
+        )
+        made = _text(frame(shown, 100, height))
+        assert "rank 2 on node1 failed first: killed by SIGKILL, perhaps out of memory" in made
+        assert made.count(error) == 1
+
+
+@pytest.mark.parametrize(
+    ("trainer", "minutes", "state", "text"),
+    [
+        (True, 60, State.RUNNING, "no step yet"),
+        (False, 1, State.RUNNING, "no step yet"),
+        (False, 60, State.RUNNING, "The script tells nothing of its training."),
+        (False, 1, State.COMPLETED, "The script tells nothing of its training."),
+        (True, 1, State.FAILED, "It ended before its first step."),
+    ],
+)
+def test_a_script_that_may_still_be_loading(
+    trainer: bool, minutes: int, state: State, text: str
+) -> None:
+    begun = status(state, start=NOW - timedelta(minutes=minutes), end=NOW if state.ended else None)
+    limit = Progress(deadline=NOW.timestamp() + 60)
+    shown = replace(own_script(), status=begun, trainer=trainer, progress=limit)
+    made = _text(frame(shown, 100, 24))
+    assert text in made
+    assert ("time limit in 0:01:00" in made) is not state.ended
+    assert made.count("allranks.Trainer") == text.startswith("The script")
+
+
+def test_your_own_metrics_are_shown_whatever_they_are_called() -> None:
+    values = {"train_latency_seconds": 0.25, "lrx": 3.0, "forward_seconds": 0.1, "epoch_seconds": 9}
+    made = _text(frame(replace(snapshot(2), values=values), 120, 24))
+    assert "train_latency_seconds 0.2500  lrx 3" in made
+    assert "forward_seconds" not in made
+    assert "epoch_seconds" not in made
+
+
+def test_a_task_that_is_over_leads_to_those_that_run() -> None:
+    over = replace(one_task(), status=status(State.COMPLETED, end=NOW), running_tasks=["9", "5"])
+    assert "tasks 9, 5 run: allranks top 4711_9" in _text(frame(over, 80, 24))
+    one = replace(over, running_tasks=["9"], status=status(State.COMPLETED, end=NOW, job_id=""))
+    assert "task 9 runs: allranks top --task 9 train-20261115-105757" in _text(frame(one, 80, 24))
+    assert " run: " not in _text(frame(replace(one_task(), running_tasks=["3", "5"]), 80, 24))
 
 
 def test_a_task_of_an_array_says_which_it_is() -> None:

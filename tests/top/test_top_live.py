@@ -50,11 +50,22 @@ def test_a_task_of_an_array(tmp_path: Path, allranks: Allranks) -> None:
         )  # fmt: skip
     newest = allranks("top", "4711", PATH="/nothing").stdout.splitlines()
     assert newest[0].startswith(f"{folder.name}  task 1  failed")
-    wrong = allranks("top", "4711_7", PATH="/nothing")
+    waits = allranks("top", "4711_7", PATH="/nothing").stdout.splitlines()
+    assert waits[0].startswith(f"{folder.name}  task 7  ")
+    wrong = allranks("top", "4711_10", PATH="/nothing")
     assert wrong.returncode == 2
-    assert f"Task 7 of {folder.name} has not begun. Tasks that have: 0, 1." in wrong.stderr
+    assert f"{folder.name} has no task 10. It has 0-9." in wrong.stderr
     make_run(tmp_path / "runs")
     assert "is no job array" in allranks("top", "train", "--task", "0").stderr
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e12", "0", "soon"])
+def test_times_that_nobody_can_wait_for(tmp_path: Path, allranks: Allranks, seconds: str) -> None:
+    make_run(tmp_path / "runs", windows=2)
+    done = allranks("top", "--every", seconds)
+    assert done.returncode == 2
+    assert "Invalid value for '--every'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_ascii_for_an_output_that_knows_no_blocks(tmp_path: Path, allranks: Allranks) -> None:

@@ -10,7 +10,7 @@ from allranks.top.bars import ASCII, BLOCKS, bar, glyphs_for, sparkline, stacked
 from allranks.top.keys import KeyReader
 from allranks.top.lines import Column, Piece, fit, table, wrapped
 from allranks.top.view import View
-from allranks.top.words import memory, percent, size
+from allranks.top.words import memory, percent
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,25 @@ def test_blocks_need_an_encoding_that_has_them() -> None:
 
 
 def test_sizes_and_shares_are_short() -> None:
-    assert [size(n) for n in (0, 1023, 2**20, 61.2 * 2**30)] == ["0B", "1K", "1M", "61.2G"]
-    assert memory(61.24 * 2**30, 80 * 2**30) == "61.2/80G"
-    assert memory(5.0 * 2**20, None) == "5M"
+    alone = [memory(n, None) for n in (0, 1023, 5 * 2**20, 61.2 * 2**30)]
+    assert alone == ["0B", "1K", "5M", "61.2G"]
     assert memory(None, 5.0) == percent(None) == percent(math.nan) == ""
-    assert percent(0.974) == "97%"
+    assert (percent(0.974), percent(0.997), percent(1.0)) == ("97%", "99%", "100%")
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "text"),
+    [
+        (61.24, 80, "61.2/80G"),
+        (700, 1536, "700/1536G"),
+        (870, 1100, "870/1100G"),
+        (3, 1024, "3/1024G"),
+        (0, 140, "0/140G"),
+        (700, 12 * 1024, "0.68/12T"),
+    ],
+)
+def test_a_part_of_the_memory_reads_as_its_share(used: float, total: float, text: str) -> None:
+    assert memory(used * 2**30, total * 2**30) == text
 
 
 def test_what_matters_least_leaves_first() -> None:
@@ -74,6 +88,16 @@ def test_wide_characters_count_as_two_cells() -> None:
     assert fit([Piece.of("世界世界")], 5).cell_len <= 5
     head, row = table([Column("A", ["世界", "b"], right=False), Column("B", ["1", "2"])], 20)
     assert row(0).cell_len == row(1).cell_len == head.cell_len
+
+
+@pytest.mark.parametrize("width", [1, 5, 8, 20])
+def test_a_sentence_of_wide_characters_loses_nothing(width: int) -> None:
+    text = "訓練は終わった 世界 and then"
+    lines = wrapped(text, width, 100)
+    assert all(line.cell_len <= max(width, 2) for line in lines)
+    if width > 1:  # a wide character has no place in one cell
+        assert "".join(line.plain for line in lines).replace(" ", "") == text.replace(" ", "")
+    assert [line.plain for line in wrapped("    indented line", 12, 9)] == ["    indented", "line"]
 
 
 def test_a_long_sentence_shows_that_it_goes_on() -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import click
 
 
+def _a_number(_: click.Context, __: click.Parameter, every: float) -> float:
+    """No comparison with a range refuses NaN."""
+    if every != every:
+        raise click.BadParameter("nan is not a number of seconds.")
+    return every
+
+
 @click.command()
 @click.argument("run", default="last")
 @click.option("--task", metavar="N", help="This task of a job array [default: one that runs].")
 @click.option(
     "--every",
-    type=click.FloatRange(min=0.2),
+    type=click.FloatRange(min=0.2, max=86400),
     default=2.0,
+    callback=_a_number,
     show_default=True,
     metavar="SECONDS",
     help="Time between two pictures.",

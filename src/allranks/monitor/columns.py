@@ -8,10 +8,11 @@ from typing import Any
 
 from allranks.monitor.numbers import ABSENT, finite
 from allranks.monitor.series import Curve
+from allranks.runs.metrics import KINDS
 
-_WHOLE = ("step", "epoch")
-HEAD = ("time", "step", "epoch")
-"""What every line has; the other names are metrics."""
+_WHOLE = ("step", "epoch", "fit")
+HEAD = ("time", *_WHOLE)
+"""What says where a line belongs; the other names are metrics."""
 
 
 class Columns:
@@ -46,6 +47,11 @@ class Columns:
         whole = int if name in _WHOLE else float
         return [None if each != each else whole(each) for each in column[begin:]]
 
+    def place(self, since: float) -> int:
+        """The first line that was not written earlier than that."""
+        later = (at for at, time in enumerate(self["time"]) if time is not None and time >= since)
+        return next(later, self._length)
+
     def last(self, name: str) -> float | None:
         """The latest value that is one."""
         return self._last.get(name)
@@ -54,7 +60,7 @@ class Columns:
         """(step, value) of the training under way, thinned; only what was added is looked at."""
         curve, done = self._curves.get(name) or (Curve(), 0)
         if name in self:
-            curve.add(self.part("step", done), self.part(name, done))
+            curve.add(*(self.part(each, done) for each in ("step", name, "fit")))
             self._curves[name] = curve, self._length
         return curve.points()
 
@@ -79,10 +85,38 @@ class Columns:
             column.extend([ABSENT] * (self._length - len(column)))
 
     def clear(self) -> None:
-        """Forget everything, for a file that is read from its beginning again."""
+        """Forget everything."""
         for known in (self._columns, self._last, self._curves):
             known.clear()
         self._length = 0
+
+
+class Tables:
+    """The lines of a training by their kind, as columns."""
+
+    def __init__(self) -> None:
+        self.train, self.epoch, self.val, self.test = (Columns() for _ in KINDS)
+        self.nonfinite: dict[str, list[str]] = {}
+        """Metrics that were NaN or infinite in the last line of each kind."""
+
+    def tables(self) -> list[Columns]:
+        """In the order of KINDS."""
+        return [self.train, self.epoch, self.val, self.test]
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append lines, each to its table."""
+        for kind, columns in zip(KINDS, self.tables(), strict=True):
+            mine = [row for row in rows if row.get("kind") == kind]
+            columns.add(mine)
+            if mine:
+                bad = mine[-1].get("nonfinite")
+                self.nonfinite[kind] = list(map(str, bad)) if isinstance(bad, list) else []
+
+    def clear(self) -> None:
+        """Forget everything, for a file that is read from its beginning again."""
+        self.nonfinite.clear()
+        for columns in self.tables():
+            columns.clear()
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], name: str) -> array[float]:

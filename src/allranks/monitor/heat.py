@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 
 from allranks.errors import UsageError, did_you_mean
 from allranks.monitor.numbers import real
@@ -13,6 +16,9 @@ from allranks.monitor.source import AttemptSource, Source
 from allranks.monitor.tracks import Track, tracks
 
 Value = float | None
+Span = tuple[float, float]
+_SILENCE = 4.0
+"""A line that comes later than so many times the usual tells of its own moment only."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Heat:
     rows: list[str]
     """``rank 3``; ``node1`` for CPUs; ``node1 GPU 0`` where no rank is known to use it."""
     times: list[float] = field(default_factory=list)
-    """Seconds since 1970, one per column; attempts follow each other without the time between them."""
+    """The end of each column in seconds since 1970; attempts follow each other without the time between."""
     values: list[list[Value]] = field(default_factory=list)
     unit: str = ""
     low: float = 0.0
@@ -66,23 +72,28 @@ def kinds(source: Source) -> list[str]:
     return [name for name in KINDS if name in found]
 
 
-def heat(source: Source, what: str, columns: int = 240) -> Heat:
+def heat(source: Source, what: str, columns: int = 240, *, whole: bool = False) -> Heat:
     """The heat map of that kind over all attempts; without rows when it was not measured.
 
-    Each value is the mean over its column. Of long files evenly spaced lines are read, not all.
+    All columns are about equally long; each value is the mean over its column. Of long files evenly
+    spaced lines are read, not all. ``whole``: the columns begin and end with all that was measured, so
+    that maps of several kinds have the same.
     """
     if what not in KINDS:
         raise UsageError(
             f"There is no heat map '{what}'.{did_you_mean(what, KINDS)}\nThere are: {', '.join(KINDS)}."
         )
     kind = KINDS[what]
-    lives = [tracks(attempt, kind.measured) for _, attempt in sorted(source.attempts.items())]
-    lives = [life for life in lives if life]
+    attempts = [attempt for _, attempt in sorted(source.attempts.items())]
+    lives = [tracks(attempt, kind.measured) for attempt in attempts]
     rows = sorted({row for life in lives for track in life for row in track.rows}, key=_in_order)
     made = Heat(rows, values=[[] for _ in rows], unit=kind.unit, title=kind.title)
-    for life, share in zip(lives, _shares(lives, columns), strict=True):
-        made.breaks += [len(made.times)] if made.times else []
-        _add_columns(made, life, share)
+    spans = [_whole(attempt) for attempt in attempts] if whole else [_span(life) for life in lives]
+    most = columns if whole else min(columns, sum(map(_lines, lives)))
+    for life, span, share in zip(lives, spans, _shares(spans, most), strict=True):
+        if span is not None:
+            made.breaks += [len(made.times)] if made.times else []
+            _add_columns(made, life, span, share)
     made.low, made.high = _scale(source, what, made)
     return made
 
@@ -107,38 +118,61 @@ def _some(values: object) -> bool:
     return isinstance(values, list) and any(each is not None for each in values)
 
 
-def _shares(lives: Sequence[Sequence[Track]], columns: int) -> list[int]:
-    """How many columns each attempt gets: by its number of lines, and one at least."""
-    sizes = [max(len(track.lines) for track in life) for life in lives]
-    total = sum(sizes)
-    return sizes if total <= columns else [max(size * columns // total, 1) for size in sizes]
+def _lines(life: Sequence[Track]) -> int:
+    return max((len(track.lines) for track in life), default=0)
 
 
-def _add_columns(made: Heat, life: Sequence[Track], share: int) -> None:
-    """Cut the time of one attempt where its longest track has equally many lines in each column."""
-    longest = max(life, key=lambda track: len(track.lines))
-    times = sorted(time for time, _ in longest.lines)
-    cuts = [len(times) * each // share for each in range(1, share)]
-    # Halfway between two lines, so that nodes that sample a moment apart fall into the same column.
-    edges = [(times[cut - 1] + times[cut]) / 2 for cut in cuts]
-    made.times += [times[cut - 1] for cut in [*cuts, len(times)]]
-    for row, means in zip(made.values, _means(made.rows, life, edges), strict=True):
-        row += _filled(means)
+def _span(life: Sequence[Track]) -> Span | None:
+    """The first and the last time at which this was measured; None when it was not."""
+    times = [time for track in life for time, _ in track.lines]
+    return (min(times), max(times)) if times else None
 
 
-def _means(rows: list[str], life: Sequence[Track], edges: list[float]) -> Iterator[list[Value]]:
+def _whole(attempt: AttemptSource) -> Span | None:
+    """The same of all that was measured in an attempt."""
+    files = [
+        attempt.steps,
+        *(file for node in attempt.nodes.values() for file in node.files.values()),
+    ]
+    ends = [real(file[place].get("time")) for file in files if len(file) for place in (0, -1)]
+    times = [time for time in ends if time is not None]
+    return (min(times), max(times)) if times else None
+
+
+def _shares(spans: Sequence[Span | None], columns: int) -> list[int]:
+    """How many columns each attempt gets: by its time, and one at least."""
+    lengths = [span[1] - span[0] if span else 0.0 for span in spans]
+    total = sum(lengths)
+    if not 0 < total < math.inf:
+        return [1] * len(spans)
+    return [max(int(length / total * columns), 1) for length in lengths]
+
+
+def _add_columns(made: Heat, life: Sequence[Track], span: Span, share: int) -> None:
+    """Cut the time of one attempt into so many columns; each is named by its end."""
+    begin, end = span
+    edges = [begin + (end - begin) * place / share for place in range(1, share)]
+    made.times += [*edges, end]
+    for row, means in zip(made.values, _means(made.rows, life, edges, end), strict=True):
+        row += means
+
+
+def _means(
+    rows: list[str], life: Sequence[Track], edges: list[float], end: float
+) -> Iterator[list[Value]]:
     index = {row: place for place, row in enumerate(rows)}
     width = len(edges) + 1
     sums = [[0.0] * width for _ in rows]
     counts = [[0] * width for _ in rows]
     for track in life:
         into = [(sums[index[row]], counts[index[row]]) for row in track.rows]
-        for time, values in track.lines:
-            column = bisect_right(edges, time)
+        told = _told([time for time, _ in track.lines], edges, end)
+        for columns, (_, values) in zip(told, track.lines, strict=True):
             for (total, count), value in zip(into, values, strict=True):
                 if value == value:
-                    total[column] += value
-                    count[column] += 1
+                    for column in columns:
+                        total[column] += value
+                        count[column] += 1
     for total, count in zip(sums, counts, strict=True):
         yield [
             round(each / number, 6) if number else None
@@ -146,15 +180,17 @@ def _means(rows: list[str], life: Sequence[Track], edges: list[float]) -> Iterat
         ]
 
 
-def _filled(values: list[Value]) -> list[Value]:
-    """A hole of one column between two others is a sample that came a moment late, no silence."""
-    last = len(values) - 1
-    return [
-        values[place - 1]
-        if each is None and 0 < place < last and values[place + 1] is not None
-        else each
-        for place, each in enumerate(values)
-    ]
+def _told(times: list[float], edges: list[float], end: float) -> Iterator[range]:
+    """The columns that each line tells of: those since the line before it; after a silence its own."""
+    usual = median([after - before for before, after in pairwise(times)] or [0.0])
+    before: float | None = None
+    for place, time in enumerate(times):
+        own = bisect_left(edges, time)
+        follows = before is not None and time - before <= _SILENCE * usual
+        first = bisect_left(edges, before) + 1 if follows and before is not None else own
+        lasts = place == len(times) - 1 and end - time <= usual  # its next one is still to come
+        yield range(min(first, own), (len(edges) if lasts else own) + 1)
+        before = time
 
 
 def _scale(source: Source, what: str, made: Heat) -> tuple[float, float]:

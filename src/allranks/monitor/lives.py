@@ -7,18 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from allranks.runs.attempts import Attempt, attempt_numbers
-from allranks.schedulers.status import RunStatus
+from allranks.schedulers.status import ENDS, RunStatus
+from allranks.slurm.parse import JobStatus
+from allranks.slurm.reasons import pending_reason_text
 from allranks.slurm.states import State
 
-_ENDS = {
-    "finished": State.COMPLETED,
-    "interrupted": State.INTERRUPTED,
-    "cancelled": State.CANCELLED,
-    "timed out": State.TIMEOUT,
-    "preempted": State.PREEMPTED,
-    "node lost": State.NODE_FAIL,
-}
-"""The state of a task whose last attempt ended so; any other end is a failure."""
+_SPOKEN_FOR = (State.PENDING, State.REQUEUED, State.UNKNOWN)
+"""States for which a reason is told: why it waits, why nothing is known."""
 
 
 class Lives:
@@ -46,11 +41,21 @@ class Lives:
         """The last attempt of each task, in the order in which the tasks began."""
         return {life.array_task: life for life in self._known.values() if life.array_task}
 
+    def running_tasks(self) -> list[str]:
+        """The tasks that have begun and not ended, the one that began last first."""
+        begun = {life.number: task for task, life in self.last().items() if not life.outcome}
+        return [begun[number] for number in sorted(begun, reverse=True)]
+
     def newest_task(self) -> str:
         """The task that began last, one that still runs before one that has ended."""
         last = self.last()
-        running = [task for task, life in last.items() if not life.outcome]
-        return max(running or last, key=lambda task: last[task].number, default="")
+        latest = max(last, key=lambda task: last[task].number, default="")
+        return next(iter(self.running_tasks()), latest)
+
+    def has_ended(self, task: str) -> bool:
+        """Whether it has begun, ended, and does not go on."""
+        life = self.last().get(task)
+        return life is not None and bool(life.outcome) and not life.followed
 
     def failed_tasks(self) -> list[str]:
         """The tasks that ended otherwise than well, and do not go on."""
@@ -61,25 +66,48 @@ class Lives:
         ]
 
 
-def task_status(status: RunStatus, lives: Sequence[Attempt]) -> RunStatus:
-    """The status of a job array as that of one task, as far as the task's own attempts tell it."""
+def task_status(status: RunStatus, task: str, lives: Sequence[Attempt]) -> RunStatus:
+    """The status of a job array as that of one task: how its own attempts ended, else what Slurm says."""
+    told = next((one for one in reversed(status.tasks) if one.job_id.endswith(f"_{task}")), None)
     if not lives:
-        state = State.PENDING if status.state.active else status.state
-        return replace(status, state=state, nodes="", start=None, end=None, attempts=0)
+        return _not_begun(status, told)
     last = lives[-1]
-    ended = bool(last.outcome) and not last.followed
-    state = _ENDS.get(last.outcome, State.FAILED) if ended else status.state
-    waits = state in (State.PENDING, State.REQUEUED)
+    ended = last.is_over
+    now = told.state if told else status.state
+    state = ENDS.get(last.outcome, State.FAILED) if ended else now
     return replace(
         status,
         state=state,
-        exit_code=last.exit_code if ended else None,
+        exit_code=last.exit_code if ended else told.exit_code if told else None,
         nodes=",".join(last.hosts),
         start=last.start,
-        end=last.end if ended else None,
-        why=_why(last) if ended else status.why if waits else "",
+        end=last.end if ended else told.end if told else None,
+        why=_why(last) if ended else _reason(status, told) if state in _SPOKEN_FOR else "",
         attempts=len(lives),
     )
+
+
+def _not_begun(status: RunStatus, told: JobStatus | None) -> RunStatus:
+    """A task that no attempt tells of: it waits, or it ended before it could begin."""
+    state = told.state if told else State.PENDING if status.state.active else status.state
+    return replace(
+        status,
+        state=state,
+        exit_code=told.exit_code if told else None,
+        nodes=told.nodes if told else "",
+        start=told.start if told else None,
+        end=told.end if told else None,
+        expected_start=told.expected_start if told else None,
+        why=_reason(status, told) if state in _SPOKEN_FOR else "",
+        attempts=0,
+    )
+
+
+def _reason(status: RunStatus, told: JobStatus | None) -> str:
+    """Why a task waits or is not known; of the whole array only where that has the same state."""
+    if told is not None and told.state is State.PENDING:
+        return pending_reason_text(told.reason).replace("JOBID", told.job_id)
+    return "" if status.state.active else status.why
 
 
 def _why(last: Attempt) -> str:

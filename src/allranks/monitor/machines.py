@@ -8,7 +8,7 @@ from typing import Any
 from allranks.monitor.model import GpuNow, NodeNow, RankNow
 from allranks.monitor.numbers import real, whole
 from allranks.monitor.source import AttemptSource, NodeSource
-from allranks.monitor.stragglers import WINDOWS, behind, stragglers
+from allranks.monitor.stragglers import WINDOWS, stragglers, usually_behind
 from allranks.runs.attempts import Rank
 
 
@@ -22,12 +22,11 @@ def ranks_now(attempt: AttemptSource, nodes: Sequence[NodeNow]) -> list[RankNow]
     """Each rank in the latest window, with its GPU."""
     windows = attempt.steps[-WINDOWS:]
     latest = windows[-1] if windows else {}
-    shares, slow = behind(latest), set(stragglers(windows))
+    shares, slow = usually_behind(windows), set(stragglers(windows))
     about = {rank.rank: rank for rank in attempt.ranks}
     failed = {failure.rank for failure in attempt.attempt.failures()}
     gpus = {(node.node, gpu.gpu): gpu for node in nodes for gpu in node.gpus}
     places = gpu_of_ranks(attempt)
-    size = max(len(shares), _length(latest), max(about, default=-1) + 1)
     return [
         RankNow(
             rank=rank,
@@ -37,11 +36,11 @@ def ranks_now(attempt: AttemptSource, nodes: Sequence[NodeNow]) -> list[RankNow]
             data_seconds=_at(latest.get("data_seconds"), rank),
             compute_seconds=_at(latest.get("compute_seconds"), rank),
             communication_seconds=_at(latest.get("communication_seconds"), rank),
-            behind=_at(shares, rank),
+            behind=shares.get(rank),
             straggler=rank in slow,
             failed=rank in failed,
         )
-        for rank in range(size)
+        for rank in sorted({*about, *shares, *range(_length(latest))})
     ]
 
 
@@ -68,7 +67,9 @@ def _gpu_of(rank: Rank, node: NodeSource) -> int | None:
     if fenced and len(seen) == 1:
         return seen[0]
     visible = [word.strip() for word in rank.devices.split(",") if word.strip()]
-    if not visible:  # nothing is hidden: local rank n takes the n-th, from the first again if too few
+    if (
+        not visible
+    ):  # nothing is hidden: local rank n takes the n-th, from the first again if too few
         return seen[local % len(seen)]
     return _named(visible[local % len(visible)], seen, node)
 

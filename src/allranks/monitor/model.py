@@ -11,6 +11,8 @@ from allranks.schedulers.status import RunStatus
 
 PHASES = ("data", "forward", "backward", "communication", "optimizer", "checkpoint", "other")
 """What the time of a step goes to, in the order in which it is shown."""
+TIMINGS = frozenset({"step_seconds", "epoch_seconds", *(f"{name}_seconds" for name in PHASES)})
+"""Metrics of ours that are times; all others that end so are the user's own."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class RankNow:
     communication_seconds: float | None = None
     """Waiting for the other ranks and for the network."""
     behind: float | None = None
-    """By which share its own work takes longer than the median of the others: 0.3 is 30 %."""
+    """By which share its own work takes longer than the median of the others, over the last windows:
+    0.3 is 30 %."""
     straggler: bool = False
     """Whether the others wait for it."""
     failed: bool = False
@@ -141,7 +144,11 @@ class Snapshot:
     """The last lines that its ranks wrote."""
     time: float = 0.0
     """When this was taken."""
+    trainer: bool = False
+    """Whether it is known to train with a Trainer, which tells of its steps as soon as there are any."""
     task: str = ""
     """Which task of a job array it is; all else is of this task. Empty when it is none."""
     failed_tasks: Sequence[str] = ()
     """The tasks of the array that ended badly and do not go on."""
+    running_tasks: Sequence[str] = ()
+    """Those that have begun and not ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 ABSENT = float("nan")
@@ -41,3 +42,8 @@ def whole(value: object) -> int | None:
     """A finite number without its fraction, else None."""
     found = real(value)
     return None if found is None else int(found)
+
+
+def seconds(moment: datetime | None) -> float | None:
+    """Since 1970; a time without a zone is a local one."""
+    return moment.timestamp() if moment else None

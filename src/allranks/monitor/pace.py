@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from allranks.errors import UsageError
+from allranks.monitor.columns import Tables
 from allranks.monitor.model import Progress
-from allranks.monitor.numbers import whole
+from allranks.monitor.numbers import seconds, whole
 from allranks.monitor.source import AttemptSource, Source
-from allranks.runs.files import integer, read_bytes, read_json
+from allranks.runs.attempts import Attempt
+from allranks.runs.files import integer, read_json
+from allranks.runs.jsonl_tail import last_rows
 from allranks.runs.progress import Progress as Written
+from allranks.runs.records import environment, plan_time
 from allranks.schedulers.status import RunStatus
 from allranks.slurm.states import State
-from allranks.units import parse_time
 
 _RECENT = 20
 """The pace is that of so many windows."""
@@ -29,36 +32,57 @@ _Line = tuple[float, int]
 
 
 def progress(source: Source, status: RunStatus, now: float) -> Progress:
-    """From what rank 0 wrote down last: progress.json or the newest line of metrics, whichever is newer."""
+    """How far it is, with what the folder knows of its end and its checkpoints."""
     last = source.last
-    written = last.attempt.progress if last else None
-    step, epoch = _position(source, written)
+    found = pace(source, last.attempt if last else None, status.state, now)
+    waits = status.state.ended or status.state in _WAITING
+    deadline = None if waits else _deadline(source, last, status)
+    if status.state is State.UNKNOWN and deadline is not None and now > deadline:
+        found = replace(found, eta_seconds=None, stalled_seconds=None)  # nobody expects it to live
+    return replace(
+        found,
+        epochs=integer(read_json(source.folder / "training.json").get("epochs")),
+        saved_step=_saved(source, last.attempt.progress if last else None),
+        deadline=deadline,
+    )
+
+
+def pace(tables: Tables, attempt: Attempt | None, state: State, now: float) -> Progress:
+    """How far and how fast, from what rank 0 wrote down last: progress.json or the newest metrics.
+
+    A few of the last lines of each table are enough.
+    """
+    written = attempt.progress if attempt else None
+    step, epoch = _position(tables, written)
     total = written.total_steps if written else None
-    over = status.state.ended
-    lines = _recent_lines(source, last, written)
-    stalled = None if over or status.state in _STILL else _stalled(source, lines, now)
-    pace = None if over or stalled else _pace(lines, written)
     left = None if step is None or total is None else max(total - step, 0)
+    over = state.ended or left == 0 or (written is not None and written.outcome != "running")
+    lines = _recent_lines(tables, attempt, written)
+    stalled = None if over or state in _STILL else _stalled(tables, lines, now)
+    speed = None if over or stalled else _speed(lines, written)
     return Progress(
         step=step,
         total_steps=total,
         epoch=epoch,
-        epochs=integer(read_json(source.folder / "training.json").get("epochs")),
-        eta_seconds=left / pace if left is not None and pace else None,
-        saved_step=_saved(source, written),
-        deadline=None if over or status.state in _WAITING else _deadline(source, last, status),
-        last_step_time=source.train.last("time"),
+        eta_seconds=left / speed if left and speed else None,
+        last_step_time=tables.train.last("time"),
         stalled_seconds=stalled,
     )
 
 
-def _position(source: Source, written: Written | None) -> tuple[int | None, int | None]:
+def pace_now(folder: Path, attempt: Attempt, state: State) -> Progress:
+    """The same by one look at the end of the file of metrics, for views of hundreds of runs."""
+    tables = Tables()
+    tables.add(last_rows(folder / "metrics.jsonl"))
+    return pace(tables, attempt, state, time.time())
+
+
+def _position(tables: Tables, written: Written | None) -> tuple[int | None, int | None]:
     """The step and the epoch."""
-    train, epochs = source.train, source.epoch
     newest = max(
-        (columns for columns in (train, epochs, source.val) if len(columns)),
+        (columns for columns in (tables.train, tables.epoch, tables.val) if len(columns)),
         key=lambda columns: columns.last("time") or 0.0,
-        default=train,
+        default=tables.train,
     )
     step, epoch = whole(newest.last("step")), whole(newest.last("epoch"))
     told = newest.last("time") or 0.0
@@ -67,30 +91,27 @@ def _position(source: Source, written: Written | None) -> tuple[int | None, int 
     return step, epoch
 
 
-def _recent_lines(
-    source: Source, last: AttemptSource | None, written: Written | None
-) -> list[_Line]:
+def _recent_lines(tables: Tables, attempt: Attempt | None, written: Written | None) -> list[_Line]:
     """(time, step) of the last windows of this attempt."""
-    began = (written.began if written else None) or _seconds(last.attempt.start if last else None)
-    times, steps = (source.train.part(name, -_RECENT) for name in ("time", "step"))
+    began = (written.began if written else None) or seconds(attempt.start if attempt else None)
+    times, steps = (tables.train.part(name, -_RECENT) for name in ("time", "step"))
     return [
-        (time, step)
-        for time, step in zip(times, steps, strict=True)
-        if time is not None and step is not None and time >= (began or 0)
+        (at, step)
+        for at, step in zip(times, steps, strict=True)
+        if at is not None and step is not None and at >= (began or 0)
     ]
 
 
-def _stalled(source: Source, lines: list[_Line], now: float) -> float | None:
+def _stalled(tables: Tables, lines: list[_Line], now: float) -> float | None:
     """Seconds since the last sign of the training, when that is much longer than usual."""
     gaps = [after - before for (before, _), (after, _) in pairwise(lines)]
     if not gaps:
         return None
-    heard = max(each.last("time") or 0.0 for each in (source.train, source.val, source.epoch))
-    silent = now - heard
+    silent = now - max(each.last("time") or 0.0 for each in tables.tables())
     return silent if silent > max(_MISSED * median(gaps), _SILENT) else None
 
 
-def _pace(lines: list[_Line], written: Written | None) -> float | None:
+def _speed(lines: list[_Line], written: Written | None) -> float | None:
     """Steps a second over the last windows of this attempt; else over all that it tells."""
     if len(lines) > 1:
         (first, a), (final, b) = lines[0], lines[-1]
@@ -113,36 +134,11 @@ def _deadline(source: Source, last: AttemptSource | None, status: RunStatus) -> 
     """What the ranks were told, else the start and the time limit that was asked for."""
     if last is None:
         return None
-    told = _variable(last.path / "environment.txt", "ALLRANKS_DEADLINE")
-    if told is not None:
-        return told
-    start = _seconds(status.start) or _seconds(last.attempt.start)
-    limit = _time_limit(source.run.path) if status.run.scheduler == "slurm" else None
+    try:
+        return float(environment(last.path)["ALLRANKS_DEADLINE"])
+    except (KeyError, ValueError):
+        pass  # there was no limit when it began, or nobody wrote it down
+    start = seconds(status.start) or seconds(last.attempt.start)
+    plan = read_json(source.run.path / "plan.json")
+    limit = plan_time(plan) if status.run.scheduler == "slurm" else None
     return start + limit if start and limit else None
-
-
-def _variable(path: Path, name: str) -> float | None:
-    try:
-        lines = read_bytes(path).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return None
-    value = next((each.partition("=")[2] for each in lines if each.startswith(f"{name}=")), "")
-    try:
-        return float(value)
-    except ValueError:
-        return None
-
-
-def _time_limit(run: Path) -> int | None:
-    values = read_json(run / "plan.json").get("values")
-    for each in values if isinstance(values, list) else ():
-        if isinstance(each, dict) and each.get("name") == "time":
-            try:
-                return parse_time(str(each.get("value")))
-            except UsageError:
-                return None
-    return None
-
-
-def _seconds(moment: datetime | None) -> float | None:
-    return moment.timestamp() if moment else None

@@ -1,24 +1,43 @@
-"""What the time of a step goes to, from the lines of training steps."""
+"""What the time of a step goes to, from the lines of training steps.
+
+Waiting for data and saving are timed at every step, the other phases at marked steps only. In a window
+without one they are unknown and all of their time is "other": such windows are left out as soon as any
+tells the whole, so that the phases of a step add up to it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from allranks.monitor.fits import window_steps
 from allranks.monitor.model import PHASES
+from allranks.monitor.numbers import real
 from allranks.monitor.source import Source
+
+_MARKED = "forward"
+"""The phase by which a window with a marked step is known."""
+_SPARSE = 50
+"""Of so many windows one has a marked step, where windows are short."""
+
+_Columns = Mapping[str, Sequence[float | None]]
 
 
 def phases(source: Source, last: int | None = None) -> dict[str, float]:
-    """Seconds of a step by phase, in the order of PHASES, over the last windows; None: over all.
+    """Seconds of a step by phase, in the order of PHASES, over the last windows that tell; None: all.
 
     Every step counts the same, whatever the length of its window. Empty where nothing was measured.
     """
-    begin = max(len(source.train) - last, 0) if last else 0
-    weights = _weights(source, begin)
-    found = {name: source.train.part(f"{name}_seconds", begin) for name in PHASES}
-    means = {name: _mean(values, weights) for name, values in found.items()}
-    return {name: value for name, value in means.items() if value is not None}
+    begin = max(len(source.train) - _SPARSE * last, 0) if last else 0
+    columns = _columns(source, begin)
+    return _means(columns, _steps(source, begin), _telling(columns)[-(last or 0) :])
+
+
+def phases_of(windows: Sequence[Mapping[str, Any]], steps: Sequence[float]) -> dict[str, float]:
+    """The same of lines as they were read, with the steps that each tells of."""
+    columns = {name: [real(each.get(f"{name}_seconds")) for each in windows] for name in PHASES}
+    return _means(columns, steps, _telling(columns))
 
 
 def phases_over_time(
@@ -28,37 +47,44 @@ def phases_over_time(
 
     Of the windows from ``begin`` on: a script that trains several times begins each at step 0.
     """
-    names = [name for name in PHASES if f"{name}_seconds" in source.train]
-    columns = {name: source.train.part(f"{name}_seconds", begin) for name in names}
-    steps, weights = source.train.part("step", begin), _weights(source, begin)
-    known = [
-        place
-        for place, step in enumerate(steps)
-        if step is not None and any(columns[name][place] is not None for name in names)
-    ]
-    groups = _groups(known, most)
-    series = {
-        name: [
-            _mean([values[at] for at in group], [weights[at] for at in group]) or 0.0
-            for group in groups
-        ]
-        for name, values in columns.items()
-    }
-    return [float(steps[group[-1]]) for group in groups], series
+    columns, counts = _columns(source, begin), _steps(source, begin)
+    steps = source.train.part("step", begin)
+    groups = _groups([at for at in _telling(columns) if steps[at] is not None], most)
+    means = [_means(columns, counts, group) for group in groups]
+    names = [name for name in columns if any(name in each for each in means)]
+    return (
+        [float(steps[group[-1]]) for group in groups],
+        {name: [each.get(name, 0.0) for each in means] for name in names},
+    )
 
 
-def _weights(source: Source, begin: int) -> list[int]:
-    """Steps in each window from there on; one that does not follow the line before it (another fit)
-    counts once.
-    """
-    steps = [step or 0 for step in source.train.part("step", max(begin - 1, 0))]
-    return [max(step - before, 1) for before, step in pairwise(steps if begin else [0, *steps])]
+def _columns(source: Source, begin: int) -> _Columns:
+    return {name: source.train.part(f"{name}_seconds", begin) for name in PHASES}
 
 
-def _mean(values: list[Any], weights: list[int]) -> float | None:
-    pairs = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None]
-    total = sum(weight for _, weight in pairs)
-    return sum(value * weight for value, weight in pairs) / total if total else None
+def _steps(source: Source, begin: int) -> list[float]:
+    """Of each window from there on; the line before it says where the first one began."""
+    before = min(begin, 1)
+    steps, fits = (source.train.part(name, begin - before) for name in ("step", "fit"))
+    return window_steps(steps, fits, before)
+
+
+def _telling(columns: _Columns) -> list[int]:
+    """The windows that tell the whole; where none does, those that tell anything."""
+    marked = [at for at, value in enumerate(columns[_MARKED]) if value is not None]
+    if marked:
+        return marked
+    rows = enumerate(zip(*columns.values(), strict=True))
+    return [at for at, row in rows if any(value is not None for value in row)]
+
+
+def _means(columns: _Columns, steps: Sequence[float], places: Sequence[int]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, values in columns.items():
+        known = [(value, steps[at]) for at in places if (value := values[at]) is not None]
+        if known:
+            found[name] = sum(v * count for v, count in known) / sum(count for _, count in known)
+    return found
 
 
 def _groups(places: list[int], most: int) -> list[list[int]]:

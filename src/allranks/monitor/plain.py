@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from allranks.monitor.model import Snapshot
+from allranks.runs.attempts import Failure
 from allranks.runs.ledger import Entry, Goodput
 from allranks.schedulers.status import RunStatus
 
@@ -23,6 +24,7 @@ def plain(snapshot: Snapshot) -> dict[str, Any]:
         "time": snapshot.time,
         "task": snapshot.task or None,
         "failed_tasks": snapshot.failed_tasks,
+        "running_tasks": snapshot.running_tasks,
         "status": status_record(snapshot.status),
         "progress": {**asdict(snapshot.progress), "share": snapshot.progress.share},
         "values": values,
@@ -34,7 +36,7 @@ def plain(snapshot: Snapshot) -> dict[str, Any]:
         "ranks": snapshot.ranks,
         "attempts": [entry_record(entry) for entry in snapshot.attempts],
         "goodput": _goodput(snapshot.goodput),
-        "error": snapshot.error,
+        "error": _failure(snapshot.error),
         "last_lines": snapshot.last_lines,
     }
     return {name: json_value(value) for name, value in content.items()}
@@ -100,6 +102,11 @@ def entry_record(entry: Entry) -> dict[str, Any]:
         "useful_seconds": entry.useful,
     }
     return {name: json_value(value) for name, value in record.items()}
+
+
+def _failure(found: Failure | None) -> dict[str, Any] | None:
+    """All of it, and in a line each how it ended and what went wrong."""
+    return None if found is None else {**vars(found), "how": found.how, "error": found.error}
 
 
 def _goodput(found: Goodput | None) -> dict[str, Any] | None:

@@ -8,8 +8,11 @@ from allranks.checks import KEPT
 from allranks.errors import AllranksError
 from allranks.monitor.model import Remark
 from allranks.runs.attempts import Attempt, Failure
+from allranks.runs.endings import KILLS
 from allranks.runs.files import read_json
 from allranks.runs.folder import Run
+from allranks.schedulers.status import folder_status
+from allranks.slurm.states import State
 
 
 def remarks(run: Run) -> list[Remark]:
@@ -77,17 +80,30 @@ def _failure_of(run: Run, last: Attempt) -> Iterator[Remark]:
             title=f"{_task(last)}Attempt {last.number}: {last.outcome or 'ended'}",
             message=last.reason,
         )
+    elif _was_killed(run, last):
+        yield Remark(
+            source="run",
+            severity="warning" if last.followed else "error",
+            title=f"{_task(last)}Attempt {last.number}: killed",
+            message=f"It was killed from outside: {KILLS}.",
+            help=f"allranks logs {run.id}",
+        )
+
+
+def _was_killed(run: Run, last: Attempt) -> bool:
+    """Its end was written by another, or by nobody while no process of it lives here."""
+    if last.outcome or run.array:
+        return last.outcome == "killed"
+    return folder_status(run).state is State.FAILED
 
 
 def _failure(run: Run, attempt: Attempt, failure: Failure) -> Remark:
-    how = f"by signal {failure.signal}" if failure.signal else f"with exit code {failure.exit_code}"
     where = f" on {failure.host}" if failure.host else ""
-    lines = [line for line in failure.traceback.splitlines() if line.strip()]
     return Remark(
         source="run",
         severity="error",
-        title=f"{_task(attempt)}Rank {failure.rank} failed first{where}, {how}",
-        message=lines[-1].strip() if lines else "It left no traceback.",
+        title=f"{_task(attempt)}Rank {failure.rank} failed first{where}: {failure.how}",
+        message=failure.error or "It left no traceback.",
         help=f"allranks logs --errors --attempt {attempt.number} {run.id}",
     )
 

@@ -44,7 +44,7 @@ class Sampled:
         wanted = dict.fromkeys([*range(0, size, self._stride), *range(max(size - 1, 0), size)])
         self._kept = {place: kept for place, kept in self._kept.items() if place in wanted}
         missing = [place for place in wanted if place not in self._kept]
-        for place, row in zip(missing, self._file.at(missing), strict=True):
+        for place, row in zip(missing, self._file.at(missing), strict=False):
             self._kept[place] = (number(row.get("time")), self._pick(row))
 
     def __len__(self) -> int:

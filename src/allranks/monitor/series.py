@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from allranks.monitor.fits import Fits, Numbers
+
 _POINTS = 200
 _Point = tuple[float, float]
 
@@ -46,15 +48,14 @@ class Curve:
 
     def __init__(self, most: int = _POINTS) -> None:
         self._most = most
-        self._last: float | None = None
+        self._fits = Fits()
         self._begin_anew()
 
-    def add(self, xs: Sequence[float | None], ys: Sequence[float | None]) -> None:
-        """Go on with these points; at an x below the last one it is another curve that begins."""
-        for x, y in zip(xs, ys, strict=True):
-            if x is not None and self._last is not None and x < self._last:
+    def add(self, steps: Numbers, ys: Numbers, fits: Numbers) -> None:
+        """Go on with these points; where another fit begins, so does another curve."""
+        for x, y, fit in zip(steps, ys, fits, strict=True):
+            if self._fits.begins(x, fit):
                 self._begin_anew()
-            self._last = self._last if x is None else x
             if x is not None and y is not None and math.isfinite(y):
                 self._open.append((float(x), float(y)))
                 self._close()

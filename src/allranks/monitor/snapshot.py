@@ -11,6 +11,7 @@ from allranks.monitor.machines import nodes_now, ranks_now
 from allranks.monitor.model import Snapshot
 from allranks.monitor.pace import progress
 from allranks.monitor.phases import phases
+from allranks.monitor.scripts import has_trainer
 from allranks.monitor.source import Source
 from allranks.runs.attempts import Failure
 from allranks.runs.ledger import goodput, stories
@@ -36,10 +37,10 @@ def take(source: Source, status: RunStatus | None = None) -> Snapshot:
     status = status or run_statuses([source.run])[0]
     lives = [each.attempt for each in source.attempts.values()]
     if source.task:
-        status = task_status(status, lives)
+        status = task_status(status, source.task, lives)
     last = source.last
     nodes = nodes_now(last) if last else []
-    entries = stories(lives, status.state.active)
+    entries = stories(lives, status.is_running)
     error = last.attempt.first_failure() if last else None
     return Snapshot(
         status=status,
@@ -55,8 +56,10 @@ def take(source: Source, status: RunStatus | None = None) -> Snapshot:
         error=error,
         last_lines=_last_lines(source, error),
         time=now,
+        trainer=len(source.train) > 0 or has_trainer(source.run.path),
         task=source.task or "",
         failed_tasks=source.lives.failed_tasks(),
+        running_tasks=source.lives.running_tasks(),
     )
 
 

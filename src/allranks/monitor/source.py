@@ -6,14 +6,12 @@ Nothing is written, so runs of others can be watched. Every file may be absent, 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from allranks.errors import RunNotFoundError
-from allranks.monitor.columns import Columns
+from allranks.monitor.columns import Columns, Tables
 from allranks.monitor.lives import Lives
 from allranks.monitor.sampled import MOST, Sampled, node_samples, rank_samples
 from allranks.runs.attempts import Attempt, Rank
@@ -91,22 +89,22 @@ class AttemptSource:
         return self._samples[key]
 
 
-class Source:
+class Source(Tables):
     """A run as its last refresh found it; for one thread at a time.
 
     Of a job array it follows one task: the one asked for, else the one that began last of those that
-    still run, or of all when none does.
+    still run, or of all when none does; and when that one has ended, another that runs.
     """
 
     def __init__(self, run: Run, task: str | None = None, lives: Lives | None = None) -> None:
+        super().__init__()
         self.run = run
         self.task = task
+        """Which task it follows."""
+        self._asked_for = task
         self.lives = lives or Lives(run.path)
         """The attempts of all tasks."""
-        self.train, self.val, self.epoch, self.test = (Columns() for _ in range(4))
         self.attempts: dict[int, AttemptSource] = {}
-        self.nonfinite: dict[str, list[str]] = {}
-        """Metrics that were NaN or infinite in the last line of each kind."""
         self._metrics: JsonlTail | None = None
         self._place: tuple[int, int] = (0, 0)
         self._owns_lives = lives is None
@@ -158,13 +156,20 @@ class Source:
     def _find_attempts(self) -> bool:
         if self._owns_lives:
             self.lives.refresh()
-        self.task = self.task or self.lives.newest_task() or None
+        self._choose_task()
         if self._is_array and self.task is None:
             return False  # whose an attempt is, is not known before its file is there
         new = [each for each in self.lives.numbers(self.task or "") if each not in self.attempts]
         for number in new:
             self.attempts[number] = AttemptSource(self.run.path / "attempts" / str(number))
         return bool(new)
+
+    def _choose_task(self) -> None:
+        if self._asked_for or not self.lives.last():
+            return
+        if self.task is None or (self.lives.has_ended(self.task) and self.lives.running_tasks()):
+            self.task = self.lives.newest_task()
+            self.attempts = {}
 
     def _refresh_attempt(self, each: AttemptSource) -> bool:
         if each.settled:
@@ -176,29 +181,18 @@ class Source:
         path = self.folder / "metrics.jsonl"
         if self._metrics is None or self._metrics.path != path:
             self._metrics, self._place = JsonlTail(path), (-1, 0)
-        if not self._metrics.refresh() and self._place[0] >= 0:
-            return False
+        self._metrics.refresh()
         generation, done = self._place
+        if self._place == (self._metrics.generation, len(self._metrics)):
+            return False
         if generation != self._metrics.generation:
             done = 0
-            self.nonfinite.clear()
-            for columns in (self.train, self.val, self.epoch, self.test):
-                columns.clear()
-        while done < len(self._metrics):
-            rows = self._metrics.since(done, done + _AT_ONCE)
-            self._add(rows)
+            self.clear()
+        while rows := self._metrics.since(done, done + _AT_ONCE):
+            self.add(rows)
             done += len(rows)
         self._place = (self._metrics.generation, done)
         return True
-
-    def _add(self, rows: Sequence[dict[str, Any]]) -> None:
-        kinds = {"train": self.train, "val": self.val, "epoch": self.epoch, "test": self.test}
-        for kind, columns in kinds.items():
-            mine = [row for row in rows if row.get("kind") == kind]
-            columns.add(mine)
-            if mine:
-                bad = mine[-1].get("nonfinite")
-                self.nonfinite[kind] = list(map(str, bad)) if isinstance(bad, list) else []
 
 
 def _stamp(path: Path) -> Stamp:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from allranks.monitor.numbers import real
@@ -52,12 +53,21 @@ def late(work: Sequence[float | None]) -> list[int]:
     ]
 
 
+def usually_behind(windows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """By rank the median share over the last 5 windows: of a straggler one that made it such."""
+    shares: dict[int, list[float]] = {}
+    for window in windows[-WINDOWS:]:
+        for rank, share in enumerate(behind(window)):
+            if share is not None:
+                shares.setdefault(rank, []).append(share)
+    return {rank: median(found) for rank, found in shares.items()}
+
+
 def stragglers(windows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The ranks that stayed behind in at least 3 of the last 5 windows; in all when there are fewer."""
+    """The ranks that stayed behind in at least 3 of the last 5 windows; the first one is a warm-up."""
     recent = [own_work(window) for window in windows[-WINDOWS:]]
-    needed = min(_OFTEN, len(recent))
     counts = Counter(rank for work in recent for rank in late(work))
-    return sorted(rank for rank, count in counts.items() if count >= needed)
+    return sorted(rank for rank, count in counts.items() if count >= _OFTEN)
 
 
 def _others(work: Sequence[float | None]) -> list[float | None]:

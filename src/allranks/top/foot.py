@@ -58,17 +58,22 @@ def tail(snapshot: Snapshot, width: int, most: int, glyphs: Glyphs) -> list[Text
 
 
 def _error(failure: Failure, width: int, most: int, glyphs: Glyphs) -> list[Text]:
-    """Who failed, and the end of its traceback, whose last line says what it was."""
-    how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
+    """Who failed, and the end of its traceback; where that is a footer, the error before it."""
     where = f" on {clean(failure.host)}" if failure.host else ""
-    head = Text(f"rank {failure.rank}{where} failed first: {clean(how)}", "bold red")
+    head = Text(f"rank {failure.rank}{where} failed first: {clean(failure.how)}", "bold red")
     room = most - 1
-    trace = [
-        part
-        for line in failure.traceback.splitlines()[-most:]
-        for part in wrapped(clean(line)[:_LONGEST], width, room, "red", glyphs.more)
-    ]
-    return [cut(head, width, glyphs.more), *trace[max(len(trace) - room, 0) :]]
+    error, *trace = (
+        wrapped(clean(line)[:_LONGEST], width, room, "red", glyphs.more)
+        for line in (failure.error, *failure.traceback.splitlines()[-most:])
+    )
+    shown = _last([part for line in trace for part in line], room)
+    if error and error[0] not in shown:
+        shown = [*error, *_last(shown, room - len(error))]
+    return [cut(head, width, glyphs.more), *shown]
+
+
+def _last(lines: list[Text], most: int) -> list[Text]:
+    return lines[max(len(lines) - most, 0) :]
 
 
 def keys(view: View, width: int, place: str, glyphs: Glyphs) -> Text:

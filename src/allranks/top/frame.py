@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from allranks.monitor.model import Snapshot
+from allranks.schedulers.status import elapsed
 from allranks.top import foot, head
 from allranks.top.bars import BLOCKS, Glyphs
 from allranks.top.lines import wrapped
@@ -20,6 +21,8 @@ _PAGE_LINES = 20
 """Of the last lines, where there is no end to the room."""
 _ROOMY = 24
 """From so many lines on, the table stands free."""
+_EARLY = 300.0
+"""Seconds in which any script may have to load first."""
 NOTHING_TOLD = (
     "The script tells nothing of its training. With allranks.Trainer this shows its progress, "
     "loss, speed, and where the time of a step goes."
@@ -104,16 +107,14 @@ class _Picture:
     def _above(self) -> list[_Part]:
         """In the order of the screen."""
         how = (self.snapshot, self.width, self.glyphs)
-        told = [
-            _part(head.progress(*how), 1),
-            _part(head.times(*how), 5),
-            _part(head.loss(*how), 3),
-            _part(head.speed(*how), 6),
-            _Part(head.step(*how), 7),
-        ]
-        if not any(part.lines for part in told) and self.snapshot.status.attempts:
-            told = [_Part(wrapped(NOTHING_TOLD, self.width, 2, "dim", self.glyphs.more), 8)]
-        return [_Part([head.title(*how)], 0), _Part(head.notices(*how), 2), *told]
+        progress, times = _part(head.progress(*how), 1), _part(head.times(*how), 5)
+        told = [_part(head.loss(*how), 3), _part(head.speed(*how), 6), _Part(head.step(*how), 7)]
+        if not any(part.lines for part in (progress, *told)) and self.snapshot.status.attempts:
+            told = [
+                _Part(wrapped(_silence(self.snapshot), self.width, 2, "dim", self.glyphs.more), 8)
+            ]
+        first = [_Part([head.title(*how)], 0), _Part(head.notices(*how), 2)]
+        return [*first, progress, times, *told]
 
     def _middle(self, first: int, shown: int, free: int) -> list[Text]:
         if not shown:
@@ -130,6 +131,15 @@ class _Picture:
             what = shown_rows(self.snapshot, self.view)
             place = f"{what} {first + 1}-{first + shown} of {total}"
         return foot.keys(self.view, self.width, place, self.glyphs)
+
+
+def _silence(snapshot: Snapshot) -> str:
+    """What stands in the place of the progress: a Trainer's script is given time to load."""
+    status = snapshot.status
+    early = not status.state.ended and (elapsed(status, snapshot.time) or 0.0) < _EARLY
+    if not snapshot.trainer and not early:
+        return NOTHING_TOLD
+    return "It ended before its first step." if status.state.ended else "no step yet"
 
 
 def _thinned(parts: list[_Part], most: int) -> list[_Part]:

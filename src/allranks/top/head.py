@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.text import Text
 
-from allranks.monitor.model import Snapshot
-from allranks.schedulers.status import RunStatus
+from allranks.monitor.model import TIMINGS, Snapshot
+from allranks.schedulers.status import RunStatus, elapsed
 from allranks.slurm.states import State
 from allranks.top.bars import COLOURS, Glyphs, bar, sparkline, stacked
 from allranks.top.lines import Piece, cut, fit, wrapped
 from allranks.top.words import percent
-from allranks.wording import amount, clean, clock, step_time, value
+from allranks.wording import amount, clean, clock, span, step_time, value
 
 STATE_COLOURS = {
     State.RUNNING: "green",
@@ -27,7 +27,11 @@ STATE_COLOURS = {
 }
 """All other states are ends that nobody wanted: red."""
 
-_SHOWN = ("train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu")
+_OURS = {
+    *("train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu"),
+    *("flops_per_second", *TIMINGS),
+}
+"""Metrics that have a place of their own, or that the bar of a step tells."""
 _PHASE_NAMES = {"checkpoint": "saving"}
 
 
@@ -38,13 +42,12 @@ def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text:
     task = f"task {clean(snapshot.task)}" if snapshot.task else ""
     room = max(width - len(state) - len(task) - 4, 8)
     name = cut(Text(clean(status.run.id), "bold"), room, glyphs.more)
-    colour = STATE_COLOURS.get(status.state, "red")
-    seconds = _elapsed(status, snapshot.time)
+    seconds = elapsed(status, snapshot.time)
     return fit(
         [
             Piece(name),
             Piece.of(task, "bold"),
-            Piece.of(state, f"bold {colour}"),
+            Piece.of(state, f"bold {_colour(status)}"),
             Piece.of(f"job {status.job_id}" if status.job_id else "", rank=2),
             Piece.of("" if seconds is None else clock(seconds), rank=1),
             Piece.of(f"attempt {status.attempts}" if status.attempts else "", rank=3),
@@ -55,16 +58,19 @@ def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text:
     )
 
 
+def _colour(status: RunStatus) -> str:
+    return STATE_COLOURS.get(status.state, "red")
+
+
 def notices(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     """What must be read before any number: why it waits, how it ended, who holds the others up."""
     status = snapshot.status
     lines: list[Text] = []
     if text := _standing(status):
-        colour = STATE_COLOURS.get(status.state, "red")
-        lines += wrapped(clean(text), width, 2, colour, glyphs.more)
-    if text := _other_tasks(snapshot):
-        lines.append(cut(Text(text, "red"), width, glyphs.more))
-    if status.state.ended:
+        lines += wrapped(clean(text), width, 2, _colour(status), glyphs.more)
+    for text, colour in _other_tasks(snapshot):
+        lines.append(cut(Text(text, colour), width, glyphs.more))
+    if status.state.ended or snapshot.progress.share == 1:
         return lines
     if (silent := snapshot.progress.stalled_seconds) is not None:
         text = f"no step for {clock(silent)}: the training has stopped moving"
@@ -80,15 +86,22 @@ def notices(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     return lines
 
 
-def _other_tasks(snapshot: Snapshot) -> str:
-    """The tasks of the array that failed while this one is shown."""
-    failed = [clean(task) for task in snapshot.failed_tasks if task != snapshot.task]
-    if not failed:
-        return ""
-    job = snapshot.status.job_id
-    look = f"allranks top {job}_{failed[0]}" if job else f"allranks top --task {failed[0]}"
-    some = ", ".join(failed[:5]) + (" and others" if len(failed) > 5 else "")
-    return f"task{'s' if len(failed) > 1 else ''} {some} did not finish: {look}"
+def _other_tasks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """The tasks of the array that failed while this one is shown; when it is over also those that run."""
+    failed = [task for task in snapshot.failed_tasks if task != snapshot.task]
+    running = snapshot.running_tasks if snapshot.status.state.ended else ()
+    if failed:
+        yield _named(failed, "did not finish", snapshot), "red"
+    if running:
+        yield _named(running, "runs" if len(running) == 1 else "run", snapshot), "green"
+
+
+def _named(tasks: Sequence[str], what: str, snapshot: Snapshot) -> str:
+    """What the tasks do, and how to look at the first of them."""
+    names, job = [clean(task) for task in tasks], snapshot.status.job_id
+    look = f"{job}_{names[0]}" if job else f"--task {names[0]} {clean(snapshot.status.run.id)}"
+    some = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
+    return f"task{'s' if len(names) > 1 else ''} {some} {what}: allranks top {look}"
 
 
 def progress(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
@@ -117,15 +130,20 @@ def times(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
     if now.eta_seconds is not None:
         pieces.append(Piece.of(f"{clock(now.eta_seconds)} to go"))
     if now.deadline is not None:
-        left = now.deadline - snapshot.time
-        short = now.eta_seconds is not None and now.eta_seconds > left
-        known = now.eta_seconds is not None
-        verdict = "" if not known else ", before the end" if short else ", enough"
-        text = f"time limit in {clock(left)}{verdict}"
-        pieces.append(Piece.of(text, "bold red" if short else ""))
+        pieces.append(_time_limit(now.deadline - snapshot.time, now.eta_seconds))
     if now.saved_step is not None:
         pieces.append(Piece.of(f"saved at step {now.saved_step}", rank=1))
     return fit(pieces, width, glyphs.more) if pieces else None
+
+
+def _time_limit(left: float, needed: float | None) -> Piece:
+    if left < 0:
+        return Piece.of(f"its time limit passed {span(-left)} ago", "yellow")
+    if needed is None:
+        return Piece.of(f"time limit in {clock(left)}")
+    short = needed > left
+    verdict = "before the end" if short else "enough"
+    return Piece.of(f"time limit in {clock(left)}, {verdict}", "bold red" if short else "")
 
 
 def loss(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
@@ -133,7 +151,7 @@ def loss(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
     values = snapshot.values
     train = values.get("train_loss", snapshot.loss[-1][1] if snapshot.loss else None)
     val = values.get("val_loss", snapshot.val_loss[-1][1] if snapshot.val_loss else None)
-    rates = [number for name, number in values.items() if name == "lr" or name.startswith("lr_")]
+    rates = [number for name, number in values.items() if _is_rate(name)]
     if train is None and val is None and not rates:
         return None
     before = Piece.of("" if train is None else f"loss {value(train)}", "bold")
@@ -188,24 +206,19 @@ def step(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
 def _own(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     """What the training itself reports, without what has its own place."""
     for name, number in snapshot.values.items():
-        ours = name in _SHOWN or name.startswith("lr") or name.endswith("_seconds")
-        if not ours and name not in ("epoch", "flops_per_second"):
+        if name not in _OURS and not _is_rate(name):
             yield clean(name), number
+
+
+def _is_rate(name: str) -> bool:
+    """Whether it is a learning rate: one, or those of several groups."""
+    return name == "lr" or name.startswith("lr_")
 
 
 def _epoch(epoch: int | None, epochs: int | None) -> str:
     if epoch is None:
         return ""
     return f"epoch {epoch}/{epochs}" if epochs else f"epoch {epoch}"
-
-
-def _elapsed(status: RunStatus, now: float) -> float | None:
-    if status.start is None:
-        return None
-    end = status.end.timestamp() if status.end else None
-    if end is None and not (status.state.active or status.state is State.UNKNOWN):
-        return None
-    return max((end or now) - status.start.timestamp(), 0.0)
 
 
 def _standing(status: RunStatus) -> str:
@@ -219,6 +232,8 @@ def _standing(status: RunStatus) -> str:
         when = f" at {_moment(status.end)}" if status.end else ""
         code = f", exit code {status.exit_code}" if status.exit_code else ""
         return f"{status.state.value}{when}{code}" + (f": {status.why}" if status.why else "")
+    if status.state is State.UNKNOWN and status.job_id:
+        return status.why or "Slurm does not know the job any more"
     return status.why
 
 

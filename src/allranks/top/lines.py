@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
+_WORD = re.compile(r"\s*\S+")
 GAP = 2
 """Spaces between two pieces or columns."""
 
@@ -48,11 +49,24 @@ def cut(text: Text, width: int, more: str = "…") -> Text:
 
 def wrapped(text: str, width: int, most: int, style: str = "", more: str = "…") -> list[Text]:
     """A sentence on at most ``most`` lines."""
-    lines = textwrap.wrap(text, max(width, 1))
+    lines = list(_folded(text, max(width, 1)))
     kept = [cut(Text(line, style), width, more) for line in lines[:most]]
     if len(lines) > most and kept:
         kept[-1] = cut(Text(f"{lines[most - 1]} {lines[most]}", style), width, more)
     return kept
+
+
+def _folded(text: str, width: int) -> Iterator[str]:
+    """Between words where there is a space, counted in cells: a wide character takes two of them."""
+    line = ""
+    for word in _WORD.findall(text):
+        if line and cell_len(line + word) > width:
+            yield line
+            line, word = "", word.lstrip()
+        *whole, line = chop_cells(line + word, width)
+        yield from whole
+    if line:
+        yield line
 
 
 @dataclass(frozen=True)

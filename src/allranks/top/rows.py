@@ -11,8 +11,8 @@ from allranks.monitor.model import GpuNow, NodeNow, RankNow, Snapshot
 from allranks.top.bars import Glyphs, bar
 from allranks.top.lines import Column, table
 from allranks.top.view import View
-from allranks.top.words import memory, percent, size
-from allranks.wording import clean, clock, step_time
+from allranks.top.words import memory, percent
+from allranks.wording import clean, clock, rate, step_time
 
 _HOST = 16
 """Cells of a host's name; what tells nodes apart is mostly at its end."""
@@ -89,10 +89,10 @@ def _node_columns(nodes: Sequence[NodeNow], snapshot: Snapshot, glyphs: Glyphs) 
         *_gpu_sums(nodes, glyphs),
         Column("CPUS", [_cpus(node) for node in nodes], rank=3),
         Column("RAM", [_memory(node.memory, node.memory_limit) for node in nodes], rank=2),
-        Column("NET IN", [_rate(node.net_in) for node in nodes], rank=7),
-        Column("OUT", [_rate(node.net_out) for node in nodes], rank=7),
-        Column("DISK READ", [_rate(node.disk_read) for node in nodes], rank=9),
-        Column("WRITE", [_rate(node.disk_write) for node in nodes], rank=9),
+        Column("NET IN", [rate(node.net_in, "") for node in nodes], rank=7),
+        Column("OUT", [rate(node.net_out, "") for node in nodes], rank=7),
+        Column("DISK READ", [rate(node.disk_read, "") for node in nodes], rank=9),
+        Column("WRITE", [rate(node.disk_write, "") for node in nodes], rank=9),
         Column(
             "",
             [_node_remark(node, snapshot) or _dated(ages.get(node.host)) for node in nodes],
@@ -217,10 +217,6 @@ def _cpus(node: NodeNow) -> str:
     if node.cpu is None:
         return ""
     return f"{node.cpu:.1f}/{node.cpus}" if node.cpus else f"{node.cpu:.1f}"
-
-
-def _rate(rate: float | None) -> str:
-    return "" if rate is None else f"{size(rate)}/s"
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

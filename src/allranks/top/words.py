@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import math
-
+from allranks import wording
 from allranks.wording import three
 
 _SIZES = ("B", "K", "M", "G", "T", "P")
 
 
-def size(count: float | None) -> str:
-    """Bytes in steps of 1024: ``61.2G``."""
-    if count is None or not math.isfinite(count):
-        return ""
-    number, unit = float(count), 0
-    while abs(number) >= 999.5 and unit < len(_SIZES) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{three(number)}{_SIZES[unit]}"
-
-
 def memory(used: float | None, total: float | None) -> str:
-    """``61.2/80G``: both in the unit of the whole."""
+    """``61.2/80G``, ``700/1536G``: both in the unit of 1024 steps in which the whole has two digits."""
     if used is None:
         return ""
-    if not total:
-        return size(used)
-    unit = min(int(math.log(max(total, 1), 1024)), len(_SIZES) - 1)
-    factor = 1024**unit
-    part = f"{used / factor:.0f}" if used / factor >= 99.5 else f"{used / factor:.1f}"
-    return f"{part}/{total / factor:.0f}{_SIZES[unit]}"
+    whole, unit = float(total or used), 0
+    while whole >= (9.95 * 1024 if total else 999.5) and unit < len(_SIZES) - 1:
+        whole, unit = whole / 1024, unit + 1
+    part = three(used / 1024**unit)
+    return f"{part}/{three(whole)}{_SIZES[unit]}" if total else f"{part}{_SIZES[unit]}"
 
 
 def percent(share: float | None) -> str:
     """``97%``."""
-    return "" if share is None or not math.isfinite(share) else f"{share * 100:.0f}%"
+    return wording.percent(share, gap="")

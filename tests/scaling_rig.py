@@ -17,7 +17,7 @@ WARM = 3
 def make_study(root: Path, name: str = "train", axis: str = "nodes", **about: Any) -> Study:
     """A study without points."""
     given = {"where": "slurm", "command": f"allranks scale --nodes 1,2,4 {name}.py"} | about
-    return Study.create(root, name, axis_name=axis, **given)
+    return Study(name, axis, **given).settle_in(root)
 
 
 def add_point(

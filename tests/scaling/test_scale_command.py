@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -176,6 +178,35 @@ def test_mistakes_are_told_before_anything_is_made(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_study_elsewhere_is_named_so_that_it_is_found(
+    plain: Path, tmp_path: Path, allranks: Allranks
+) -> None:
+    words = ["--procs", "1,2", "--steps", "10", *METRIC, plain.name, "4"]
+    done = allranks("scale", "--runs", "my runs", *words)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("again")]
+    _, _, name = line.partition("--show ")
+    assert shlex.split(name) == [str(*(tmp_path / "my runs/studies").iterdir())]
+    (tmp_path / "allranks.toml").write_text('runs = "my runs"\n')
+    shown = allranks("scale", "--show", "last")
+    assert shown.stdout == done.stdout
+    assert "again  allranks scale --show plain-" in shown.stderr
+
+
+def test_the_table_is_as_wide_as_the_terminal(
+    plain: Path, tmp_path: Path, allranks: Allranks, clean_env: dict[str, str]
+) -> None:
+    words = ["--procs", "1,2,3", "--steps", "10", *METRIC, plain.name, "{share:8}"]
+    written = allranks("scale", *words).stdout
+    assert max(map(len, written.splitlines())) > 60
+    spawn = f"import pty; pty.spawn([{sys.executable!r}, *'-m allranks scale --show last'.split()])"
+    shown = subprocess.run(
+        [sys.executable, "-c", spawn], cwd=tmp_path, env={**clean_env, "COLUMNS": "60"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
+    ).stdout.partition("page ")[0]  # fmt: skip
+    assert "8 cannot be divided by 3 ranks" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 60
+
+
 @pytest.mark.slurm
 def test_nodes_are_jobs_of_slurm(plain: Path, tmp_path: Path, slurm: Allranks) -> None:
     words = ["--nodes", "1,2", "--tasks-per-node", "1", "--time", "2m", "--steps", "10"]
@@ -188,3 +219,21 @@ def test_nodes_are_jobs_of_slurm(plain: Path, tmp_path: Path, slurm: Allranks) -
     assert "same time" not in done.stdout
     again = slurm("scale", "--show", "last", "--json")
     assert [point["nodes"] for point in _result(again.stdout)["points"]] == [1, 2]
+
+
+@pytest.mark.slurm
+def test_an_allocation_holds_steps_that_are_smaller_than_it(
+    tmp_path: Path, slurm_env: dict[str, str]
+) -> None:
+    (tmp_path / "rest.py").write_text("import time\ntime.sleep(1.5)\n")
+    scale = ["scale", "--nodes", "1,2", "--strong", "--json", "rest.py"]
+    done = subprocess.run(
+        ["salloc", "-N2", "--ntasks-per-node=1", "-c1", sys.executable, "-m", "allranks", *scale],
+        cwd=tmp_path, env=slurm_env, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = _result(done.stdout)
+    assert [point["seconds"] >= 1.5 for point in result["points"]] == [True, True]
+    for point in result["points"]:
+        end = json.loads(Path(point["runs"][0], "attempts/1/end.json").read_text())["end"]
+        assert re.fullmatch(r"[-\d]+T[:\d]+\.\d{6}Z", end)

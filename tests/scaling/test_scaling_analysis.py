@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from allranks.runs.attempts import Attempt
+from allranks.scaling.achieved import Achieved
 from allranks.scaling.analysis import analyse
+from allranks.scaling.doubts import SHARED, SHORT, VAGUE
 from allranks.scaling.laws import Fit, fit_law
 from allranks.scaling.losses import lost_time
-from allranks.scaling.measure import Measure
 from allranks.scaling.overlaps import overlap
 from allranks.scaling.results import result
 from allranks.scaling.study import Point
-from scaling_rig import add_failure, add_point, make_study
+from scaling_rig import add_failure, add_point, make_study, write_lines
 
 
 def test_speedup_efficiency_and_cost_of_a_strong_study(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_a_step_of_the_scripts_own_is_called_that(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_of_phases_that_were_not_measured() -> None:
-    assert lost_time(Measure(1, "samples", ""), Measure(1, "samples", ""), 1) == {}
+    assert lost_time(Achieved(1, "samples", ""), Achieved(1, "samples", ""), 1) == {}
 
 
 @pytest.mark.parametrize("serial", [0.0, 0.05, 0.4])
@@ -187,19 +189,72 @@ def test_times_of_unknown_work_are_not_compared(tmp_path: Path) -> None:
     for size in (1, 2):
         Path(add_point(study, size, rate=1.0).run, "metrics.jsonl").unlink()
     found = analyse(study)
-    assert [row.measure.source for row in found.rows if row.measure] == ["wall time"] * 2
+    assert [row.achieved.source for row in found.rows if row.achieved] == ["wall time"] * 2
     assert [row.speedup for row in found.rows] == [None, None]
     assert "--strong" in found.problems[0]
     study.kind = "strong"
     assert analyse(study).rows[0].speedup == 1
 
 
-def test_the_script_is_not_blamed_where_windows_are_short(tmp_path: Path) -> None:
-    for name, rate, told in (("quick", 1e6, "so short"), ("slow", 100.0, "what the script does")):
-        study = make_study(tmp_path, name)
-        add_point(study, 1, rate=rate, phases={"forward": 1.0, "other": 0.0})
-        add_point(study, 2, rate=rate, phases={"forward": 0.5, "other": 0.5})
-        assert any(told in text for text in analyse(study).sentences)
+@pytest.mark.parametrize(("quick", "pays"), [((1,), None), ((1, 2, 4), None), ((4,), 2)])
+def test_nothing_is_concluded_from_milliseconds(
+    quick: tuple[int, ...], pays: int | None, tmp_path: Path
+) -> None:
+    study = make_study(tmp_path, steps=120)
+    for size in (1, 2, 4):
+        rate = 1e6 if size in quick else 100.0 * size  # 90 steps of 64 µs, or of 640 ms and less
+        add_point(study, size, rate=rate, phases={"forward": 0.5, "other": 0.5})
+    found = analyse(study)
+    assert [row.size for row in found.rows if row.doubt == SHORT] == list(quick)
+    assert (found.pays, found.fit) == (pays, None)
+    assert len(found.sentences) == (2 if pays else 1)
+    text = found.sentences[-1]
+    assert text.startswith(f"At {study.axis.count(quick[0])} 5.76 ms were measured, too little")
+    assert text.endswith("--steps 300000")
+
+
+def test_nothing_is_concluded_from_windows_that_differ_widely(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    add_point(study, 1, rate=100)
+    file = Path(add_point(study, 2, rate=100).run, "metrics.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines[::2]:
+        line["samples_per_second"] /= 4
+        line["step_seconds"] *= 4
+    write_lines(file, lines)
+    found = analyse(study)
+    assert found.rows[1].doubt == VAGUE
+    (text,) = found.sentences
+    assert text.startswith("At 2 nodes the speed went up and down, so it is known to ± ")
+
+
+def test_whole_seconds_are_too_coarse_for_short_runs(tmp_path: Path) -> None:
+    study = make_study(tmp_path, kind="strong")
+    for size, end in ((1, 40), (2, 5)):
+        point = add_point(study, size, rate=1.0)
+        Path(point.run, "metrics.jsonl").unlink()
+        _lived(point, f"node{size}", 0, end)
+    found = analyse(study)
+    assert [row.doubt for row in found.rows] == ["", VAGUE]
+    assert any("in whole seconds, so it is known to ± 20 %" in s for s in found.sentences)
+
+
+def test_a_machine_that_was_busy_is_told_with_the_results(tmp_path: Path) -> None:
+    study = make_study(tmp_path, axis="nprocs", where="local", machine_cpus=2, load=1.9)
+    add_point(study, 1, rate=100)
+    add_point(study, 2, rate=180)
+    found = analyse(study)
+    assert any("busy when the study began (load 1.9 on 2 cores)" in s for s in found.sentences)
+    assert found.pays == 2
+
+
+@pytest.mark.parametrize("where", ["local", "slurm"])
+def test_advice_for_nodes_is_given_on_nodes_alone(where: str, tmp_path: Path) -> None:
+    study = make_study(tmp_path, axis="nprocs", where=where, machine_cpus=8)
+    add_point(study, 1, rate=100, phases={"forward": 1.0})
+    add_point(study, 2, rate=100, phases={"forward": 1.0})
+    text = next(text for text in analyse(study).sentences if "of a step is lost to" in text)
+    assert ("--exclusive" in text) == (where == "slurm")
 
 
 def test_ranks_that_share_cores_cost_no_more_than_there_are(tmp_path: Path) -> None:
@@ -226,7 +281,7 @@ def test_ranks_that_share_cores_count_for_nothing(tmp_path: Path) -> None:
     for size, rate in ((1, 1000), (2, 1900), (4, 3700)):
         add_point(study, size, rate=rate)
     found = analyse(study)
-    assert found.rows[2].shared
+    assert found.rows[2].doubt == SHARED
     assert found.pays == 2
     assert found.fit is None
     assert "2 cores" in found.sentences[-1]

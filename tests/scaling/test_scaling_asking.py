@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from allranks.errors import UsageError
-from allranks.scaling.asking import Ask, choose_place, make_study, prepare_point
+from allranks.errors import JobError, UsageError
+from allranks.scaling.asking import choose_place, make_study
+from allranks.scaling.points import prepare_point
 from allranks.scaling.sizes import choose_axis
 from allranks.scaling.study import Study
 
@@ -40,7 +41,7 @@ def _place(values: dict[str, str], place: str = "") -> str:
 def test_without_slurm_all_is_here() -> None:
     assert _place(PROCS) == "local"
     assert _place({"gpus_per_node": "1,2"}) == "local"
-    with pytest.raises(UsageError, match="no sbatch here"):
+    with pytest.raises(UsageError, match=r"no sbatch here(.|\n)*allranks sandbox up$"):
         _place(NODES)
     with pytest.raises(UsageError, match="--submit"):
         _place(PROCS, "submit")
@@ -68,8 +69,7 @@ def test_an_allocation_around_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _study(**more: object) -> Study:
     values = {"nprocs": "1,2", "script": "train.py", "args": ("--b", "{share:8}"), **more}
-    ask = Ask(kind="strong", steps=30, repeat=2)
-    return make_study(values, ask, config=None, command="allranks scale", say=lambda _: None)
+    return make_study(values, kind="strong", steps=30, repeat=2, say=lambda _: None)
 
 
 def test_points_differ_in_size_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def _ask(tmp_path: Path, script: str, *, said: list[str] | None = None, **ask: A
     (tmp_path / "train.py").write_text(script)
     values = {"nprocs": "1,2", "script": "train.py"}
     say = [].append if said is None else said.append
-    return make_study(values, Ask(**ask), config=None, command="", say=say)
+    return make_study(values, say=say, **ask)
 
 
 def test_a_time_needs_a_word_about_the_work(tmp_path: Path) -> None:
@@ -124,6 +124,13 @@ def test_a_time_needs_a_word_about_the_work(tmp_path: Path) -> None:
     assert _ask(tmp_path, "print(1)\n", metric=r"([\d.]+) samples/s").kind is None
     (tmp_path / "own.py").write_text("from allranks import Trainer\n")
     assert _ask(tmp_path, "import own\n").kind is None
+
+
+def test_gpus_that_are_not_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("allranks.schedulers.local.local_gpus", lambda: 0)
+    values = {"gpus_per_node": "1,2", "script": "train.py"}
+    with pytest.raises(JobError, match=r"--gpus-per-node 1: this machine has no GPU\.$"):
+        make_study(values, kind="strong", say=lambda _: None)
 
 
 def test_few_steps_are_raised_to_what_can_be_measured(tmp_path: Path) -> None:
@@ -145,7 +152,7 @@ def test_a_job_alone_on_its_nodes_pays_for_all_their_cores(
     )
     values = {"nodes": "1,2", "script": "train.py", "site": "big.toml", "tasks_per_node": "2"}
     values |= {"cpus_per_task": "4"} | ({"exclusive": True} if alone else {})
-    study = make_study(values, Ask(kind="strong"), config=None, command="", say=lambda _: None)
+    study = make_study(values, kind="strong", say=lambda _: None)
     assert [point.cpus for point in study.points] == cores
 
 
@@ -155,4 +162,4 @@ def test_a_job_file_may_not_fix_the_ranks(tmp_path: Path) -> None:
     (tmp_path / "plain.toml").write_text('name = "plain"\n')
     values = {"nodes": "1,2", "script": "train.py", "site": "plain.toml"}
     with pytest.raises(UsageError, match=r"8 at every size \(nprocs in allranks.toml\)"):
-        make_study(values, Ask(), config=None, command="", say=lambda _: None)
+        make_study(values, say=lambda _: None)

@@ -14,7 +14,7 @@ import pytest
 from allranks.scaling.analysis import analyse
 from allranks.scaling.results import write_results
 from allranks.scaling.study import QUEUED, Point, Study
-from allranks.scaling.table import significant, terminal_table
+from allranks.scaling.table import significant, terminal_table, wall_time
 from allranks.scaling.views import TextView
 from scaling_rig import add_failure, add_point, make_study
 
@@ -66,6 +66,16 @@ def test_markdown_is_a_table_whatever_a_reason_holds(study: Study) -> None:
     assert len(rows) == 6
     assert len(bars) == 1
     assert "<script>" not in "".join(lines)
+
+
+def test_names_and_commands_are_no_markdown(tmp_path: Path) -> None:
+    made = make_study(tmp_path, "a_b_c", command="allranks scale --metric '`(.)`' a.py [x](y)")
+    add_failure(made, 1, "no [link](x) `code` *here*")
+    write_results(made, analyse(made))
+    text = (made.path / "scaling.md").read_text()
+    assert r"## a\_b\_c: scaling" in text
+    assert r"no \[link\](x) \`code\` \*here\*" in text
+    assert "Measured with ``allranks scale --metric '`(.)`' a.py [x](y)``." in text
 
 
 def test_the_page_stands_alone_and_holds_no_foreign_tags(study: Study) -> None:
@@ -160,8 +170,14 @@ def test_looking_again_reads_nothing_of_points_that_are_done(
 ) -> None:
     view = TextView(_Terminal())
     view.look(study)
-    monkeypatch.setattr("allranks.scaling.analysis.measure", None)
+    monkeypatch.setattr("allranks.scaling.analysis.read_achieved", None)
     view.look(study)
+
+
+def test_whole_runs_have_times_as_people_say_them() -> None:
+    assert [wall_time(each) for each in (1.42, 45.25, 750, 7500)] == [
+        "1.42 s", "45.2 s", "12 min", "2 h 05 min",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

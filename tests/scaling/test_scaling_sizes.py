@@ -29,6 +29,13 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         parse_sizes(text)
 
 
+@pytest.mark.parametrize("text", ["1-100", "1-60,70-130", "1-99999999999"])
+def test_too_many_sizes_are_told_with_the_limit(text: str) -> None:
+    assert len(parse_sizes("1-60,1-64")) == 64
+    with pytest.raises(UsageError, match="are more than 64 sizes"):
+        parse_sizes(text)
+
+
 def test_one_option_varies_and_the_others_are_values() -> None:
     choice = choose_axis({"nodes": "1,2", "gpus_per_node": "4", "time": "5m"})
     assert choice.axis is AXES["nodes"]

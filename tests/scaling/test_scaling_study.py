@@ -15,11 +15,19 @@ import pytest
 from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs.folder import Run
 from allranks.runs.index import list_runs
-from allranks.scaling.asking import give_secrets
 from allranks.scaling.holding import held
-from allranks.scaling.running import look, pick_up
+from allranks.scaling.running import give_secrets, look, pick_up
 from allranks.scaling.states import Looker
-from allranks.scaling.study import FAILED, RUNNING, Point, Study, find_study
+from allranks.scaling.study import (
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    Point,
+    Study,
+    find_study,
+    usual_root,
+)
 from allranks.schedulers.status import RunStatus
 from allranks.slurm.states import State
 from scaling_rig import add_point, make_study
@@ -36,7 +44,7 @@ def test_it_is_found_by_name_id_and_folder(tmp_path: Path) -> None:
     other = make_study(tmp_path, "other")
     assert find_study("train", tmp_path).id == new.id
     assert find_study(old.id, tmp_path).path == old.path
-    assert find_study(str(other.path)).path == other.path
+    assert find_study(str(other.path), tmp_path).path == other.path
     assert find_study("last", tmp_path).id in (new.id, other.id)
     with pytest.raises(RunNotFoundError, match="There are: "):
         find_study("nobody", tmp_path)
@@ -76,10 +84,11 @@ def test_a_point_that_was_killed_has_failed(tmp_path: Path) -> None:
     point = add_point(study, 1, rate=10)
     Path(point.run, "attempts/1/end.json").unlink()
     about = Path(point.run, "run.json")
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"scheduler": "local"}))
+    here = {"scheduler": "local", "host": os.uname().nodename}
+    about.write_text(json.dumps(json.loads(about.read_text()) | here))
     point.state = RUNNING
     assert Looker(study).refresh()
-    assert (point.state, point.why) == (FAILED, "failed: killed")
+    assert (point.state, point.why) == (FAILED, "killed")
 
 
 def test_looking_at_a_study_leaves_its_file_to_who_runs_it(tmp_path: Path) -> None:
@@ -156,6 +165,47 @@ def test_a_job_that_slurm_never_knew_is_given_up(
 
 def _unknown(runs: list[Run]) -> list[RunStatus]:
     return [RunStatus(run, State.UNKNOWN) for run in runs]
+
+
+def test_words_of_srun_are_the_reason_where_no_rank_began(tmp_path: Path) -> None:
+    study = make_study(tmp_path, where="allocation")
+    point = add_point(study, 1, rate=10)
+    Path(point.run, "attempts/1/end.json").write_text('{"exit_code": 1}')
+    told = "srun: error: Unable to create \x1b[1mstep\nallranks: no rank has begun\n"
+    Path(point.run, "console.log").write_text(told)
+    point.state = RUNNING
+    Looker(study).refresh()
+    assert point.why == "exit code 1: srun: error: Unable to create step"
+
+
+@pytest.mark.parametrize("lost", ["metrics.jsonl", "run.json"])
+def test_a_point_that_is_done_and_tells_nothing_is_run_again(lost: str, tmp_path: Path) -> None:
+    study = make_study(tmp_path, where="local", kind="weak")
+    add_point(study, 1, rate=10)
+    Path(add_point(study, 2, rate=10).run, lost).unlink()
+    pick_up(study)
+    assert [point.state for point in Study.open(study.path).points] == [DONE, WAITING]
+
+
+@pytest.mark.parametrize(
+    "content", ['{"axis_name": "nodes"}', '{"points": [7]}', '{"points": 1}', "[]"]
+)
+def test_a_file_that_is_no_study_is_told(content: str, tmp_path: Path) -> None:
+    folder = tmp_path / "studies/odd-20260101-100000"
+    folder.mkdir(parents=True)
+    (folder / "study.json").write_text(content)
+    with pytest.raises(RunNotFoundError, match="is not a scaling study"):
+        find_study("last", tmp_path)
+
+
+def test_the_job_file_says_where_studies_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ALLRANKS_RUNS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert usual_root() == tmp_path / "runs"
+    (tmp_path / "allranks.toml").write_text('runs = "my runs"\n')
+    assert usual_root() == tmp_path / "my runs"
 
 
 def test_points_of_unknown_keys_are_read(tmp_path: Path) -> None:

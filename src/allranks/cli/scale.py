@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,49 +31,43 @@ def scale(**parameters: Any) -> None:
         allranks scale --show last
     """
     from allranks.scaling.holding import held
-    from allranks.scaling.study import find_study
+    from allranks.scaling.study import find_study, usual_root
 
     if parameters["command"] and (parameters["show"] or parameters["resume"]):
         raise click.UsageError("A study knows its script: --show and --resume take no other words.")
+    usual = usual_root()  # now: a study that goes on does so where it was started
+    root = Path(parameters["runs"]) if parameters["runs"] else usual_root(parameters["config"])
     if parameters["show"]:
         from allranks.scaling.running import look
 
-        study = find_study(parameters["show"], _root(parameters))
-        raise click.exceptions.Exit(_show(study, look(study), parameters["as_json"]))
+        study = find_study(parameters["show"], root)
+        code = _show(study, look(study), usual, parameters["as_json"])
+        raise click.exceptions.Exit(code)
     again = parameters["resume"]
-    study = find_study(again, _root(parameters)) if again else _new(parameters)
+    study = find_study(again, root) if again else _new(parameters)
     with held(study.path):
         if again:
             study = _picked_up(study, parameters)
-        raise click.exceptions.Exit(_run(study, parameters))
+        raise click.exceptions.Exit(_run(study, usual, parameters))
 
 
-def _root(parameters: dict[str, Any]) -> Any:
-    from pathlib import Path
-
-    return Path(parameters["runs"]) if parameters.get("runs") else None
+_ASKED = ("kind", "steps", "repeat", "metric", "samples", "place", "one_by_one", "config")
 
 
 def _new(parameters: dict[str, Any]) -> Study:
     from allranks.cli.job_options import given_values
-    from allranks.cli.planning import made_by
-    from allranks.scaling.asking import Ask, make_study, prepare_point
+    from allranks.cli.planning import made_by, show_explanation
+    from allranks.scaling.asking import make_study
+    from allranks.scaling.points import prepare_point
 
-    ask = Ask(
-        kind=parameters["kind"],
-        steps=parameters["steps"],
-        repeat=parameters["repeat"],
-        metric=parameters["metric"],
-        samples=parameters["samples"],
-        place=parameters["place"] or "",
-        one_by_one=parameters["one_by_one"],
+    study = make_study(
+        given_values(parameters),
         wait=not parameters["no_wait"],
+        command=made_by(),
+        say=_note,
+        **{name: parameters[name] for name in _ASKED},
     )
-    config, command = parameters.get("config"), made_by()
-    study = make_study(given_values(parameters), ask, config=config, command=command, say=_note)
     if parameters["explain"]:
-        from allranks.cli.planning import show_explanation
-
         show_explanation(prepare_point(study, study.points[-1]))
     return study
 
@@ -87,7 +83,7 @@ def _picked_up(study: Study, parameters: dict[str, Any]) -> Study:
     return study
 
 
-def _show(study: Study, found: Analysis, as_json: bool) -> int:
+def _show(study: Study, found: Analysis, usual: Path, as_json: bool) -> int:
     """The files are written too, where they can be: the study may be somebody else's."""
     from allranks.errors import AllranksError
     from allranks.scaling.results import write_results
@@ -96,48 +92,49 @@ def _show(study: Study, found: Analysis, as_json: bool) -> int:
         write_results(study, found)
     except AllranksError as error:
         _note(str(error))
-    return _tell(study, found, as_json)
+    return _tell(study, found, usual, as_json)
 
 
-def _run(study: Study, parameters: dict[str, Any]) -> int:
+def _run(study: Study, usual: Path, parameters: dict[str, Any]) -> int:
     from allranks.cli.planning import job_python
+    from allranks.scaling.doubts import warnings
     from allranks.scaling.running import go_on
     from allranks.scaling.views import TextView
 
     wait = not parameters["no_wait"]
     click.echo(f"Study {study.id}: {_plan_text(study)}", err=True)
-    for warning in study.warnings():
+    for warning in warnings(study):
         _note(warning)
     view = TextView()
     try:
         found = go_on(study, view, python=job_python(), wait=wait)
     except KeyboardInterrupt:
-        _say_left(study)
+        _say_left(study, usual)
         return 130
     view.close()
     if not wait and not parameters["as_json"]:
-        _say_next(study)
+        _say_next(study, usual)
         return 1 if any(point.state == "failed" for point in study.points) else 0
-    return _tell(study, found, parameters["as_json"])
+    return _tell(study, found, usual, parameters["as_json"])
 
 
-def _tell(study: Study, found: Analysis, as_json: bool) -> int:
+def _tell(study: Study, found: Analysis, usual: Path, as_json: bool) -> int:
     """The table, or JSON; the exit code is 1 when a point failed or nothing can be compared."""
     import json
 
     from allranks.scaling.results import PAGE, result
     from allranks.scaling.table import terminal_table
 
+    failed = any(row.problems for row in found.rows)
     if as_json:
         click.echo(json.dumps(result(study, found), indent=2))
     else:
         if sys.stderr.isatty():
             click.echo(err=True)
-        click.echo(terminal_table(study, found))
+        click.echo(terminal_table(study, found, _width()))
         click.echo(f"\npage   {study.path / PAGE}\npaste  {study.path / 'scaling.md'}", err=True)
-        _say_next(study, unfinished=any(point.state != "done" for point in study.points))
-    bad = any(row.problems for row in found.rows) or found.kind == "mixed"
-    return 1 if bad else 0
+        _say_next(study, usual, failed or any(point.state != "done" for point in study.points))
+    return 1 if failed or found.kind == "mixed" else 0
 
 
 def _plan_text(study: Study) -> str:
@@ -150,16 +147,27 @@ def _plan_text(study: Study) -> str:
     return f"{sizes} {study.axis.many}, {how[study.where]}"
 
 
-def _say_next(study: Study, unfinished: bool = True) -> None:
-    click.echo(f"again  allranks scale --show {study.id}", err=True)
+def _width() -> int:
+    """Of the table: as a file it has 80 columns."""
+    from allranks.scaling.table import WIDEST, WIDTH
+
+    return min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else WIDTH
+
+
+def _say_next(study: Study, usual: Path, unfinished: bool = True) -> None:
+    """A study elsewhere than where one looks without --runs is named by its folder."""
+    from allranks.shell import quote
+
+    name = study.id if study.path.parent.parent == usual else quote(str(study.path))
+    click.echo(f"again  allranks scale --show {name}", err=True)
     if unfinished:
-        click.echo(f"go on  allranks scale --resume {study.id}", err=True)
+        click.echo(f"go on  allranks scale --resume {name}", err=True)
 
 
-def _say_left(study: Study) -> None:
+def _say_left(study: Study, usual: Path) -> None:
     what = "Its jobs stay in the queue" if study.where == "slurm" else "It was broken off"
     click.echo(f"\n{what}; what is done is kept.", err=True)
-    _say_next(study)
+    _say_next(study, usual)
     if study.where == "slurm" and (open_ := [p.job_id for p in study.points if p.open]):
         click.echo(f"end    allranks cancel {' '.join(open_)}", err=True)
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from allranks.errors import AllranksError
+from allranks.scaling.achieved import Achieved
+from allranks.scaling.doubts import SHARED, doubt_of
 from allranks.scaling.laws import Fit, fit_law
 from allranks.scaling.losses import lost_time, shares
-from allranks.scaling.measure import Measure, measure
+from allranks.scaling.reading import read_achieved
 from allranks.scaling.sentences import pays, sentences
 from allranks.scaling.study import DONE, FAILED, Point, Study
 
@@ -22,8 +24,8 @@ _UNSAID = (
     "cannot be compared. Measure with --strong (it did), or with --weak (it grew with the ranks) and "
     "a --metric."
 )
-Known = dict[str, Measure]
-"""Measures by the run folder of their point."""
+Known = dict[str, Achieved]
+"""What points achieved by their run folders: read once, for those who look again and again."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Row:
     size: int
     point: Point
     """The one that stands for all: with the median speed, or that failed."""
-    measure: Measure | None = None
+    achieved: Achieved | None = None
     rate: float | None = None
     """The median over repetitions."""
     low: float | None = None
@@ -46,8 +48,8 @@ class Row:
     """Wall hours of so many units."""
     lost: dict[str, float] = field(default_factory=dict)
     """Shares of a step that were lost, by what they went to."""
-    shared: bool = False
-    """Its ranks share cores, so that it says nothing about scaling."""
+    doubt: str = ""
+    """Why it says nothing about scaling; see doubts.py."""
     problems: tuple[str, ...] = ()
 
     @property
@@ -71,7 +73,7 @@ class Analysis:
 
     @property
     def unit(self) -> str:
-        return next((row.measure.unit for row in self.rows if row.measure), "samples")
+        return next((row.achieved.unit for row in self.rows if row.achieved), "samples")
 
     @property
     def per_gpu(self) -> bool:
@@ -80,16 +82,13 @@ class Analysis:
 
 
 def analyse(study: Study, known: Known | None = None) -> Analysis:
-    """All that can be said of a study as far as it is.
-
-    ``known`` holds the measures of points that are done, for a caller who looks again and again.
-    """
+    """All that can be said of a study as far as it is; what is read of points is put into ``known``."""
     rows = [_row(study, size, {} if known is None else known) for size in study.sizes]
     kind, problems = _kind(study, rows)
     if kind != "mixed":
         rows = _compared(rows, kind)
     rows = [_with_cost(study, row) for row in rows]
-    trusted = [row for row in rows if row.efficiency and row.speedup and not row.shared]
+    trusted = _trusted(rows)
     fit = None
     if kind in ("strong", "weak") and trusted:
         base = trusted[0].size
@@ -104,16 +103,14 @@ def analyse(study: Study, known: Known | None = None) -> Analysis:
 
 def _row(study: Study, size: int, known: Known) -> Row:
     points = study.at(size)
-    found: list[tuple[Measure, Point]] = []
+    found: list[tuple[Achieved, Point]] = []
     problems = [_problem(point) for point in points if point.state == FAILED]
     for point in (point for point in points if point.state == DONE):
         try:
-            if point.run not in known:
-                known[point.run] = measured(study, point)
-            found.append((known[point.run], point))
+            found.append((measured(study, point, known), point))
         except AllranksError as error:
             problems.append(str(error))
-    row = Row(size, points[0], shared=study.shares_cores(points[0]), problems=tuple(problems))
+    row = Row(size, points[0], doubt=doubt_of(study, points[0]), problems=tuple(problems))
     if not found:
         open_ = [point for point in points if point.state not in (DONE, FAILED)]
         return replace(row, point=(open_ or points)[0])
@@ -121,19 +118,29 @@ def _row(study: Study, size: int, known: Known) -> Row:
     middle, point = found[(len(found) - 1) // 2]
     rates = [one.rate for one, _ in found]
     rate = statistics.median(rates)
-    return replace(row, point=point, measure=middle, rate=rate, low=min(rates), high=max(rates))
+    row = replace(row, point=point, achieved=middle, doubt=doubt_of(study, point, middle))
+    return replace(row, rate=rate, low=min(rates), high=max(rates))
 
 
-def measured(study: Study, point: Point) -> Measure:
-    """What one point achieved; AllranksError when that cannot be told."""
-    run = study.run_of(point)
-    if run is None:
-        raise AllranksError(f"its run folder {point.run} is gone.")
-    return measure(run, metric=study.metric, weak=study.asked_kind == "weak", ranks=point.ranks)
+def measured(study: Study, point: Point, known: Known) -> Achieved:
+    """What one point achieved, read where it is not known; AllranksError when that cannot be told."""
+    if point.run not in known:
+        run = study.run_of(point)
+        if run is None:
+            raise AllranksError(f"its run folder {point.run} is gone.")
+        weak = study.asked_kind == "weak"
+        known[point.run] = read_achieved(run, metric=study.metric, weak=weak, ranks=point.ranks)
+    return known[point.run]
 
 
 def _problem(point: Point) -> str:
     return point.why or "it failed"
+
+
+def _trusted(rows: Sequence[Row]) -> list[Row]:
+    """Those that can be compared: none where the smallest, with which all are, is in doubt."""
+    compared = [row for row in rows if row.speedup and row.efficiency]
+    return [row for row in compared if not row.doubt and not compared[0].doubt]
 
 
 def _compared(rows: Sequence[Row], kind: str | None) -> list[Row]:
@@ -143,26 +150,26 @@ def _compared(rows: Sequence[Row], kind: str | None) -> list[Row]:
 
 
 def _against(first: Row, row: Row, kind: str | None) -> Row:
-    if not row.rate or not first.rate or row.measure is None or first.measure is None:
+    if not row.rate or not first.rate or row.achieved is None or first.achieved is None:
         return row
     growth = row.size / first.size
     speedup = row.rate / first.rate
     shrink = 1 / growth if kind == "strong" else 1.0
-    lost = lost_time(first.measure, row.measure, shrink) if kind and row is not first else {}
+    lost = lost_time(first.achieved, row.achieved, shrink) if kind and row is not first else {}
     return replace(
         row,
         speedup=speedup,
         efficiency=speedup / growth,
-        lost=shares(lost, row.measure.step_seconds),
+        lost=shares(lost, row.achieved.step_seconds),
     )
 
 
 def _with_cost(study: Study, row: Row) -> Row:
-    if not row.rate or row.measure is None:
+    if not row.rate or row.achieved is None:
         return row
-    units = 1 if row.measure.unit == "runs" else study.samples or MILLION
+    units = 1 if row.achieved.unit == "runs" else study.samples or MILLION
     hours = units / row.rate / 3600
-    cores = study.machine_cpus if row.shared else row.point.cpus
+    cores = study.machine_cpus if row.doubt == SHARED else row.point.cpus
     return replace(row, hours=hours, cost=hours * (row.point.gpus or cores or 1))
 
 
@@ -172,9 +179,9 @@ def _with_cost(study: Study, row: Row) -> Row:
 def _kind(study: Study, rows: Sequence[Row]) -> tuple[str | None, list[str]]:
     """By what the points really did; by what was asked where that is not known."""
     asked = study.asked_kind
-    known = [(row, row.measure.batch) for row in rows if row.measure and row.measure.batch]
+    known = [(row, row.achieved.batch) for row in rows if row.achieved and row.achieved.batch]
     if len(known) < 2:
-        unsaid = asked is None and any(row.measure and row.measure.timed for row in rows)
+        unsaid = asked is None and any(row.achieved and row.achieved.timed for row in rows)
         return ("mixed", [_UNSAID]) if unsaid else (asked, [])
     first, batch = known[0]
     same = all(_alike(one, batch) for _, one in known)

@@ -12,41 +12,34 @@ from pathlib import Path
 
 from allranks.job.plan import Plan
 from allranks.runs.folder import Run
-from allranks.scaling.states import progress_text
+from allranks.scaling.states import CONSOLE, progress_text
 from allranks.scaling.study import RUNNING, Point, Study
 from allranks.schedulers.folder import keep_allranks, keep_code, make_run
 from allranks.schedulers.local import start_here
-from allranks.schedulers.slurm import start_in_allocation
-
-CONSOLE = "console.log"
-"""What a point's launcher and ranks would have shown, in its run folder."""
+from allranks.schedulers.slurm import prepare_in_allocation, run_script
 
 
 def run_point(study: Study, point: Point, plan: Plan, python: str) -> Run:
     """Run a point to its end. KeyboardInterrupt when it was told to end."""
     across = study.where == "allocation"
-    run = _across(study, point, plan) if across else _locally(study, point, plan, python)
+    run = prepare_in_allocation(plan) if across else _prepare_here(plan, python)
+    _begin(study, point, run)  # before it starts, so that a killed study knows of it
+    with _ticking(run, study.axis.count(point.size)), _quiet(run.path / CONSOLE):
+        if across:
+            run_script(run, plan.secrets)
+        else:
+            start_here(plan, python, again=run)
     last = run.last_attempt
     if last is not None and last.outcome == "cancelled":
         raise KeyboardInterrupt
     return run
 
 
-def _locally(study: Study, point: Point, plan: Plan, python: str) -> Run:
+def _prepare_here(plan: Plan, python: str) -> Run:
     run = make_run(plan, "local")
-    _begin(study, point, run)  # before it starts, so that a killed study knows of it
     keep_code(plan, run, "reference")
     if python != sys.executable:
         keep_allranks(run)
-    with _ticking(run, study.axis.count(point.size)), _quiet(run.path / CONSOLE):
-        start_here(plan, python, again=run)
-    return run
-
-
-def _across(study: Study, point: Point, plan: Plan) -> Run:
-    with _quiet(study.path / CONSOLE):
-        run, _ = start_in_allocation(plan)
-    _begin(study, point, run)
     return run
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from allranks.errors import JobError
+from allranks.shell import quote
 
 FILE = "lock"
 """In the study's folder; it tells who holds it."""
@@ -27,22 +28,22 @@ def held(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise JobError(f"{folder} cannot be written: {error.strerror}.") from None
     with file:
-        _lock(file, folder.name)
+        _lock(file, folder)
         file.truncate(0)
         file.write(f"process {os.getpid()} on {os.uname().nodename}")
         file.flush()
         yield
 
 
-def _lock(file: IO[str], study: str) -> None:
+def _lock(file: IO[str], folder: Path) -> None:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # held: systems differ in what they say
         file.seek(0)
         who = file.read().strip() or "another process"
         raise JobError(
-            f"{study} is watched already, by {who}.\n"
-            f"Look at it: allranks scale --show {study}; or end that process first."
+            f"{folder.name} is watched already, by {who}.\n"
+            f"Look at it: allranks scale --show {quote(str(folder))}; or end that process first."
         ) from None
     except OSError:
         pass  # a file system without locks: go on, as there is nothing better

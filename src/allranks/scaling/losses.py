@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from allranks.scaling.measure import Measure
+from allranks.scaling.achieved import Achieved
 from allranks.wording import percent
 
 GROUPS = {
@@ -34,42 +34,45 @@ _MEANS = {
 }
 _BATCH = (
     "batch, accumulate gradients over several (TrainConfig(accumulate=…)), or send fewer bytes "
-    "(precision='bf16'); see that the ranks meet over the fast network (--interface)."
+    "(precision='bf16')."
 )
 _STRONG = {
     "communication": f"each rank has too little work between two exchanges. Use a larger global {_BATCH}",
     "compute": "small batches do not fill the device, or the ranks disturb each other. Use a larger "
-    "global batch, or try --exclusive and --bind auto.",
+    "global batch.",
     "optimizer": "its work does not shrink with the batch. Shard it: strategy='fsdp'.",
 }
 _WEAK = {
     "communication": f"exchanging gradients outlasts the backward pass. Give each rank a larger {_BATCH}",
-    "compute": "the ranks disturb each other over cores, memory or power. Try --exclusive, --bind auto, "
-    "or fewer ranks on a node.",
+    "compute": "the ranks disturb each other over cores, memory or power. Try fewer ranks on a machine.",
     "optimizer": "it should not grow with the ranks. `allranks top` shows whether cores are short.",
 }
 _ADVICE = {
-    "stragglers": "`allranks top` names the slow rank. Look at its node, its CPUs (--bind) and at samples "
-    "of uneven size.",
-    "data": "the loaders do not keep up. Give the DataLoader more num_workers (and --cpus-per-task), or "
-    "put the data nearer to the nodes.",
+    "stragglers": "`allranks top` names the slow rank. Look at its CPUs (--bind) and at samples of uneven "
+    "size.",
+    "data": "the loaders do not keep up. Give the DataLoader more num_workers.",
     "checkpoint": "save less often, or with checkpoint_async=True.",
     "step": "its parts are not told apart. Use a larger batch, or let the Trainer do the step.",
     "other": "callbacks, logging, or Python between the steps. Look at what the script does there.",
 }
+_ON_NODES = {
+    "communication": "See that the ranks meet over the fast network (--interface).",
+    "compute": "Try --exclusive and --bind auto.",
+    "stragglers": "Look at its node, too.",
+    "data": "Ask for --cpus-per-task to match, and put the data nearer to the nodes.",
+}
+"""What can be tried besides where the ranks are not all on this machine."""
 
-_TOO_SHORT = "the steps are so short that writing their metrics counts. Measure more --steps, or larger batches."
 
-
-def groups_of(measure: Measure) -> dict[str, float]:
+def groups_of(found: Achieved) -> dict[str, float]:
     """A step's seconds by group; empty when its phases are not known."""
-    phases = measure.phases
+    phases = found.phases
     if not phases:
         return {}
     parts = {
         name: sum(phases.get(phase, 0.0) for phase in own) for name, own in GROUPS.items() if own
     }
-    parts["stragglers"] = min(measure.waiting or 0.0, parts["communication"])
+    parts["stragglers"] = min(found.waiting or 0.0, parts["communication"])
     parts["communication"] -= parts["stragglers"]
     parts["step"] = 0.0
     if "forward" not in phases:
@@ -77,7 +80,7 @@ def groups_of(measure: Measure) -> dict[str, float]:
     return {name: parts[name] for name in GROUPS}
 
 
-def lost_time(first: Measure, here: Measure, shrink: float) -> dict[str, float]:
+def lost_time(first: Achieved, here: Achieved, shrink: float) -> dict[str, float]:
     """Seconds of a step here beyond the ideal, by group.
 
     ``shrink`` is what becomes of a step in the ideal case: its time at the smallest size over the growth
@@ -104,16 +107,17 @@ def biggest(lost: Mapping[str, float]) -> tuple[str, float] | None:
     return (name, lost[name]) if lost[name] >= _WORTH_NAMING else None
 
 
-def loss_sentence(where: str, lost: Mapping[str, float], kind: str, *, short: bool = False) -> str:
+def loss_sentence(where: str, lost: Mapping[str, float], kind: str, *, here: bool) -> str:
     """``At 4 nodes 31 % of a step is lost to communication: …``; empty when nothing stands out.
 
-    ``short``: the windows were, so that what the Trainer does once in each is seen in every step.
+    ``here``: all ranks were on this machine.
     """
     found = biggest(lost)
     if found is None:
         return ""
     name, share = found
     advice = (_ADVICE | (_STRONG if kind == "strong" else _WEAK))[name]
-    if name == "other" and short:
-        advice = _TOO_SHORT
-    return f"At {where} {percent(share)} of a step is lost to {_MEANS[name]}: {advice}"
+    more = "" if here else f" {_ON_NODES.get(name, '')}"
+    return (
+        f"At {where} {percent(share)} of a step is lost to {_MEANS[name]}: {advice}{more}".rstrip()
+    )

@@ -9,6 +9,7 @@ from allranks.scaling.analysis import Analysis, Row
 from allranks.scaling.losses import groups_of
 from allranks.scaling.sentences import PAYS
 from allranks.scaling.study import Study
+from allranks.scaling.table import cost_words
 
 _STACK = (
     "compute",
@@ -75,11 +76,11 @@ def efficiency_plot(study: Study, found: Analysis) -> str:
 
 def step_plot(study: Study, found: Analysis) -> str:
     """What a step's time goes to at each size; empty when it is not known."""
-    rows = [row for row in found.rows if row.measure and row.measure.phases]
+    rows = [row for row in found.rows if row.achieved and row.achieved.phases]
     if not rows:
         return ""
     strong = found.kind == "strong"
-    parts = [groups_of(row.measure) for row in rows if row.measure]
+    parts = [groups_of(row.achieved) for row in rows if row.achieved]
     scales = [1000.0 * (row.size if strong else 1) for row in rows]
     used = [name for name in _STACK if any(part[name] > 0 for part in parts)]
     unit = f"milliseconds × {study.axis.many}" if strong else "milliseconds"
@@ -97,13 +98,9 @@ def step_plot(study: Study, found: Analysis) -> str:
 def cost_plot(study: Study, found: Analysis) -> str:
     """The cost at each size."""
     rows = [row for row in found.rows if row.cost]
-    what = "GPU-hours" if found.per_gpu else "core-hours"
-    many = "a run" if found.unit == "runs" else f"a million {found.unit}"
-    if study.samples and found.unit != "runs":
-        many = f"{study.samples:,} {found.unit}"
-    labels = [study.axis.count(row.size) for row in rows]
+    words, labels = cost_words(study, found)[1], [study.axis.count(row.size) for row in rows]
     return bar_plot(
-        labels, {what: [row.cost for row in rows]}, y=f"{what} for {many}", title="Cost"
+        labels, {words.partition(" ")[0]: [row.cost for row in rows]}, y=words, title="Cost"
     )
 
 

@@ -16,10 +16,17 @@ from allranks.scaling.study import Point, Study
 
 VARIABLE = "ALLRANKS_STUDY"
 """Tells the ranks that they are measured: JSON with steps, batch and the size of the point."""
-WARM_UP = 0.2
-"""The share of the windows that is left out at the beginning; at least one is."""
 _BATCH = {"strong": "global", "weak": "per_rank"}
 THREADS = "OMP_NUM_THREADS"
+
+
+def prepare_point(study: Study, point: Point) -> Plan:
+    """The plan of a point, with its shape noted; AllranksError when it cannot be."""
+    machine = machine_layer_of(study.where)
+    plan = plan_point(study, point, machine)
+    note_shape(study, point, plan)
+    check_room(study, point, plan, machine)
+    return plan
 
 
 def plan_point(study: Study, point: Point, machine: Layer | None = None) -> Plan:
@@ -71,15 +78,17 @@ def note_shape(study: Study, point: Point, plan: Plan) -> None:
         point.cpus = shape.nodes * max(asked, _whole_node(plan))
 
 
-def same_threads(study: Study) -> int | None:
-    """Threads of a rank on this machine at every size: the cores shared by the ranks of the largest.
+def note_machine(study: Study) -> None:
+    """What this machine has and is busy with, where the points run on it.
 
-    Else a single process would be measured with all cores, and more processes would bring nothing.
+    Every rank gets the cores shared by the ranks of the largest size as threads: else a single process
+    would be measured with all cores, and more processes would bring nothing.
     """
-    if study.where != "local" or _number(os.environ.get(THREADS)):
-        return None
-    most = max(point.size for point in study.points)
-    return max(1, (study.machine_cpus or 1) // most)
+    if study.where != "local":
+        return
+    study.machine_cpus, study.load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    if not _number(os.environ.get(THREADS)):
+        study.threads = max(1, study.machine_cpus // max(study.sizes))
 
 
 def machine_layer_of(where: str) -> Layer | None:
@@ -105,13 +114,16 @@ def check_room(study: Study, point: Point, plan: Plan, machine: Layer | None) ->
     if study.where == "allocation" and machine is not None:
         there = int(machine.values.get("nodes", 1))
         if plan.shape.nodes > there:
-            raise JobError(f"it needs {plan.shape.nodes} nodes; the {machine.source} has {there}.")
+            raise JobError(
+                f"{plan.shape.nodes} nodes are more than the {there} of {machine.source}."
+            )
     if study.where == "local":
         if plan.shape.nodes > 1:
-            raise JobError(f"it needs {plan.shape.nodes} nodes, and this is one machine.")
+            raise JobError(f"{plan.shape.nodes} nodes are asked for, and this is one machine.")
         there = int((machine.values if machine else {}).get("gpus_per_node", 0))
         if study.axis.field == "gpus_per_node" and point.size > there:
-            raise JobError(f"it needs {point.size} GPUs, and this machine has {there or 'none'}.")
+            has = f"{there} GPU{'s' if there > 1 else ''}" if there else "no GPU"
+            raise JobError(f"--gpus-per-node {point.size}: this machine has {has}.")
 
 
 def _size(study: Study, point: Point) -> str:
@@ -151,10 +163,8 @@ def _threads(study: Study, env: dict[str, str]) -> dict[str, str]:
 
 def _message(study: Study, point: Point) -> str:
     content: dict[str, Any] = {
-        "study": study.id,
         "steps": study.steps,
         "batch": _BATCH.get(study.kind or ""),
-        "warm_up": WARM_UP,
         "size": point.size,
     }
     return json.dumps({name: value for name, value in content.items() if value is not None})

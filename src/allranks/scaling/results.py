@@ -54,7 +54,7 @@ def result(study: Study, found: Analysis) -> dict[str, Any]:
 
 
 def _row(study: Study, row: Row, found: Analysis) -> dict[str, Any]:
-    point, measure = row.point, row.measure
+    point = row.point
     values: dict[str, Any] = {
         "size": row.size,
         "nodes": point.nodes,
@@ -72,7 +72,7 @@ def _row(study: Study, row: Row, found: Analysis) -> dict[str, Any]:
         "gpu_hours" if found.per_gpu else "core_hours": row.cost,
         "hours": row.hours,
         "lost": row.lost,
-        "shares_cores": row.shared,
+        "doubt": row.doubt or None,
     }
-    about = asdict(measure) if measure else {}
+    about = asdict(row.achieved) if row.achieved else {}
     return values | {name: about[name] for name in about if name not in ("rate", "unit")}

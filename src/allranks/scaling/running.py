@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Protocol
 
 from allranks.errors import AllranksError, JobError, UsageError
-from allranks.scaling.analysis import Analysis, analyse
-from allranks.scaling.asking import give_secrets, prepare_point
+from allranks.scaling.analysis import Analysis, Known, analyse, measured
 from allranks.scaling.here import run_point
+from allranks.scaling.points import prepare_point
 from allranks.scaling.queue import submit_point, watch
 from allranks.scaling.results import write_results
 from allranks.scaling.states import Looker, forget_lost
-from allranks.scaling.study import FAILED, RUNNING, WAITING, Point, Study
+from allranks.scaling.study import DONE, FAILED, RUNNING, WAITING, Point, Study
+from allranks.shell import quote
 
 
 class View(Protocol):
     """What shows a study while it goes on."""
+
+    known: Known
+    """What it has read of points that are done."""
 
     def begins(self, study: Study, point: Point) -> None: ...
 
@@ -39,13 +43,13 @@ def go_on(study: Study, view: View, *, python: str, wait: bool = True) -> Analys
         else:
             _one_after_the_other(study, view, python)
     finally:
-        found = analyse(study)
+        found = analyse(study, view.known)
         write_results(study, found)
     return found
 
 
 def pick_up(study: Study) -> None:
-    """Make a study ready to go on: points that failed or were lost are to be run again."""
+    """Make a study ready to go on: points that failed, were lost or tell nothing are to be run again."""
     _go_to(study)
     give_secrets(study)
     forget_lost(study)
@@ -56,15 +60,35 @@ def pick_up(study: Study) -> None:
             f"Watch it: allranks logs -f {Path(alive[0].run).name}"
         )
     for point in study.points:
-        if point.state == FAILED:
+        if point.state == FAILED or (point.state == DONE and not _tells(study, point)):
             point.state, point.why, point.run, point.job_id = WAITING, "", "", ""
     study.save()
+
+
+def _tells(study: Study, point: Point) -> bool:
+    try:
+        measured(study, point, {})
+    except AllranksError:
+        return False
+    return True
 
 
 def look(study: Study) -> Analysis:
     """How a study stands now. Another process may be at it, so what was found out is not saved."""
     Looker(study).refresh()
     return analyse(study)
+
+
+def give_secrets(study: Study) -> None:
+    """A study that goes on has no secrets in its file: they come from the environment."""
+    if missing := [name for name in study.secrets if name not in os.environ]:
+        raise UsageError(
+            f"{study.id} was given {', '.join(missing)}, which is secret and was not written down.\n"
+            f"Set it: export {missing[0]}=…"
+        )
+    own = [f"{name}={os.environ[name]}" for name in study.secrets]
+    if own:
+        study.values = {**study.values, "env": [*study.values.get("env", ()), *own]}
 
 
 def _go_to(study: Study) -> None:
@@ -74,7 +98,7 @@ def _go_to(study: Study) -> None:
     except OSError as error:
         raise UsageError(
             f"{study.id} goes on where it was started, and {study.cwd} cannot be entered: "
-            f"{error.strerror}.\nWhat was measured is still there: allranks scale --show {study.path}"
+            f"{error.strerror}.\nWhat was measured is still there: allranks scale --show {quote(str(study.path))}"
         ) from None
 
 

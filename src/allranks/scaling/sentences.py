@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from allranks.scaling.achieved import WALL_TIME
+from allranks.scaling.doubts import doubt_sentences, warnings
 from allranks.scaling.laws import LEAST_POINTS, Fit, falls
 from allranks.scaling.losses import loss_sentence
-from allranks.scaling.measure import WALL_TIME
 from allranks.scaling.overlaps import overlap
 from allranks.scaling.study import Study
 
@@ -35,9 +36,8 @@ def _answers(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[
         return
     yield _verdict(study, found, trusted)
     if found.kind in ("strong", "weak"):
-        last = trusted[-1]
-        short = bool(last.measure and last.measure.short)
-        if text := loss_sentence(study.axis.count(last.size), last.lost, found.kind, short=short):
+        last, here = trusted[-1], study.where == "local"
+        if text := loss_sentence(study.axis.count(last.size), last.lost, found.kind, here=here):
             yield text
         if found.fit:
             yield _law(study, found.fit, trusted[0].size)
@@ -46,7 +46,7 @@ def _answers(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[
 
 
 def _reservations(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[str]:
-    if any(row.measure and row.measure.source == WALL_TIME for row in found.rows):
+    if any(row.achieved and row.achieved.source == WALL_TIME for row in found.rows):
         yield (
             "Measured by the wall time of the ranks, their start included; strong scaling only. "
             r"More exact: --metric 'samples/s: ([\d.]+)', with what the script prints."
@@ -61,8 +61,8 @@ def _reservations(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iter
         )
     if study.where == "slurm" and (text := overlap(study)):
         yield text
-    if shared := [row.size for row in found.rows if row.shared]:
-        yield _sharing(study, shared[0])
+    yield from doubt_sentences(study, found.rows)
+    yield from warnings(study)
 
 
 def _verdict(study: Study, found: Analysis, trusted: Sequence[Row]) -> str:
@@ -114,10 +114,3 @@ def _no_law(study: Study, kind: str, trusted: Sequence[Row]) -> str:
         )
     law = "Amdahl" if kind == "strong" else "Gustafson"
     return f"{law}'s law does not describe these speed-ups, so none is estimated beyond them."
-
-
-def _sharing(study: Study, size: int) -> str:
-    return (
-        f"This machine has {study.machine_cpus} cores: from {study.axis.count(size)} on the ranks share "
-        "them, and the numbers (marked *) say nothing about scaling."
-    )

@@ -12,7 +12,7 @@ from allranks.errors import UsageError
 _PART = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 _TYPED = re.compile(r"(?:(?P<type>[A-Za-z][\w.-]*):)?(?P<sizes>[\d,\s-]*)", re.ASCII)
 MOST = 64
-"""Sizes in one study: more is a typing mistake."""
+"""Sizes in one study: more are a typing mistake."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,13 @@ def parse_sizes(text: str) -> list[int]:
         if match is None:
             raise UsageError(f"'{text}' is not a list of sizes. Write 1,2,4 or 1-4.")
         low, high = int(match[1]), int(match[2] or match[1])
-        if not 1 <= low <= high or high - low > MOST:
+        if not 1 <= low <= high:
             raise UsageError(f"'{part}' is not a size of at least 1, or a range such as 1-4.")
-        found |= set(range(low, high + 1))
+        found |= set(range(low, min(high, low + MOST) + 1))
+        if len(found) > MOST:
+            raise UsageError(
+                f"'{text}' are more than {MOST} sizes. Write those that matter: 1,2,4,8."
+            )
     return sorted(found)
 
 

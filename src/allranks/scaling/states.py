@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 from allranks.runs.folder import Run
 from allranks.scaling.study import DONE, FAILED, QUEUED, RUNNING, WAITING, Point, Study
 from allranks.schedulers.status import RunStatus, run_statuses
 from allranks.slurm.states import State
-from allranks.wording import clean
+from allranks.wording import one_line
 
 PATIENCE = 120.0
 """Seconds for which Slurm is asked for a job that it does not know; it may be away itself."""
-_FRAME = re.compile(r"\s+|Traceback|During handling|The above exception")
+CONSOLE = "console.log"
+"""What a point's launcher and ranks would have shown, in its run folder, where it is no job of its own."""
+_ERROR = re.compile(r"\berror\b", re.IGNORECASE)
+_TAIL = 16_384
 
 
 class Looker:
@@ -64,25 +68,32 @@ def forget_lost(study: Study) -> None:
 
 
 def failure_text(status: RunStatus) -> str:
-    """In one line why a run failed: the last line of its first error, else what the scheduler says."""
-    first = _first_error(status.run)
-    if first:
-        return first
-    code = f" (exit code {status.exit_code})" if status.exit_code else ""
-    return f"{status.state.value}{code}{': ' if status.why else ''}{plain(status.why)}"
-
-
-def _first_error(run: Run) -> str:
-    last = run.last_attempt
+    """In one line why a run failed: its first error, else what the scheduler says and its last words."""
+    last = status.run.last_attempt
     failure = last.first_failure() if last else None
-    if failure is None:
-        return ""
-    lines = [line for line in failure.traceback.splitlines() if line.strip()]
-    told = next((line for line in reversed(lines) if not _FRAME.match(line)), "")
-    if "OutOfMemory" in told or "out of memory" in told:
-        told = f"out of memory: {told}"
-    how = f"signal {failure.signal}" if failure.signal else f"exit code {failure.exit_code}"
-    return f"rank {failure.rank}: {plain(told) or how}"
+    if failure is not None:
+        return f"rank {failure.rank}: {one_line(failure.error) or failure.how}"
+    state = "" if status.state is State.FAILED else status.state.value
+    code = f"exit code {status.exit_code}" if status.exit_code else ""
+    how = ", ".join(filter(None, (state, code)))
+    return ": ".join(filter(None, (how, one_line(status.why) or _last_words(status.run))))
+
+
+def _last_words(run: Run) -> str:
+    """Of a run whose ranks left none: the last error that was said around them, by srun or the script."""
+    files = [path for path in (run.path / CONSOLE, *run.path.glob("slurm-*.out")) if path.is_file()]
+    lines = [line for path in files[-1:] for line in _tail(path).splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line)]
+    return one_line((errors or lines or [""])[-1])
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - _TAIL, 0))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""  # somebody else's
 
 
 def progress_text(run: Run | None) -> str:
@@ -92,8 +103,3 @@ def progress_text(run: Run | None) -> str:
     if progress is None or not progress.total_steps:
         return ""
     return f"step {progress.step} of {progress.total_steps}"
-
-
-def plain(text: str) -> str:
-    """Other people's text as one line: its words, without what plays tricks on a terminal."""
-    return clean(" ".join(text.split())).strip()

@@ -6,14 +6,14 @@ points are ordinary runs beside it, in ``runs/``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from allranks.errors import RunNotFoundError, UsageError
+from allranks.job.layers import file_layer, find_file
 from allranks.runs.files import now, read_json, write_json
 from allranks.runs.folder import Run, safe_name, split_id
 from allranks.runs.index import runs_root
@@ -23,7 +23,9 @@ from allranks.scaling.sizes import AXES, Axis
 STUDIES = "studies"
 """The folder of all studies, beside the runs; without a stamp in its name it is taken for none."""
 FILE = "study.json"
+PLACES = ("local", "allocation", "slurm")
 WAITING, QUEUED, RUNNING, DONE, FAILED = "waiting", "queued", "running", "done", "failed"
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -55,11 +57,12 @@ class Point:
 class Study:
     """What was asked, and the points."""
 
-    path: Path
     name: str
     axis_name: str
     where: str
     """"local" (this machine), "allocation" (the one around) or "slurm" (a job for each point)."""
+    path: Path = Path()
+    """Its folder; see ``settle_in``."""
     values: dict[str, Any] = field(default_factory=dict)
     """The job as it was typed, without the sizes; secrets are not written down."""
     config: str | None = None
@@ -74,6 +77,8 @@ class Study:
     """OpenMP's threads of a rank, the same at every size; None where the user says it."""
     machine_cpus: int | None = None
     """Cores of this machine, where the points run on it."""
+    load: float | None = None
+    """How many processes were at work on this machine when the study began."""
     secrets: list[str] = field(default_factory=list)
     """The names of variables that are not written down."""
     command: str = ""
@@ -82,23 +87,24 @@ class Study:
     points: list[Point] = field(default_factory=list)
 
     @classmethod
-    def create(cls, root: Path, name: str, **about: Any) -> Study:
-        """Make its folder; ``root`` is where runs go."""
-        path = _make_folder(root.absolute(), safe_name(name))
-        study = cls(path=path, name=name, created=now(), cwd=str(Path.cwd()), **about)
-        study.save()
-        return study
-
-    @classmethod
     def open(cls, path: Path) -> Study:
         """Read what is there."""
         about = read_json(path / FILE)
-        known = {entry.name for entry in fields(cls)} - {"path", "points"}
-        if not about or about.get("axis_name") not in AXES:
-            raise RunNotFoundError(f"{path} is not a scaling study: it has no {FILE}.")
-        points = [_point(entry) for entry in about.get("points", [])]
-        kept = {name: value for name, value in about.items() if name in known}
-        return cls(path=path.absolute(), points=points, **kept)
+        try:
+            points = [_known(Point, entry) for entry in about["points"]]
+            study: Study = _known(cls, {**about, "path": path.absolute(), "points": points})
+        except (KeyError, TypeError, AttributeError):
+            raise RunNotFoundError(f"{path} is not a scaling study: look at its {FILE}.") from None
+        if study.axis_name not in AXES or study.where not in PLACES:
+            raise RunNotFoundError(f"{path} is not a scaling study that this allranks knows.")
+        return study
+
+    def settle_in(self, root: Path) -> Study:
+        """Make its folder and write it there; ``root`` is where runs go."""
+        self.path = _make_folder(root.absolute(), safe_name(self.name))
+        self.created, self.cwd = now(), str(Path.cwd())
+        self.save()
+        return self
 
     def save(self) -> None:
         """In one step: a reader sees the study before the change or after it."""
@@ -136,25 +142,6 @@ class Study:
     def repeats(self) -> int:
         return max((point.repeat for point in self.points), default=1)
 
-    def warnings(self) -> list[str]:
-        """What the numbers of this machine will not be able to say."""
-        if self.where != "local":
-            return []
-        cpus, load = self.machine_cpus or 1, os.getloadavg()[0]
-        cores = f"{cpus} core{'s' if cpus > 1 else ''}"
-        said = []
-        if shared := [point.size for point in self.points if self.shares_cores(point)]:
-            said.append(
-                f"This machine has {cores}: from {self.axis.count(min(shared))} on the ranks share them, "
-                "which says nothing about scaling."
-            )
-        if load > cpus / 2:
-            said.append(
-                f"This machine is busy with other things (load {load:.1f} on {cores}): expect numbers "
-                "that are too low, and uneven ones. --repeat 3 shows how much."
-            )
-        return said
-
     def shares_cores(self, point: Point) -> bool:
         """Whether its threads are more than this machine has cores, so that it says nothing of scaling."""
         if self.where != "local" or point.gpus or not self.machine_cpus:
@@ -176,12 +163,19 @@ class Study:
         return None
 
 
-def find_study(reference: str, root: Path | None = None) -> Study:
+def usual_root(config: str | None = None) -> Path:
+    """Where studies are made and looked for unless --runs is given: the job file may name a place."""
+    path = Path(config) if config else find_file(Path.cwd())
+    named = file_layer(path).values.get("runs") if path else None
+    return Path(named).absolute() if named else runs_root()
+
+
+def find_study(reference: str, root: Path) -> Study:
     """The study of that folder, id or name (then the newest), or ``last``."""
     path = Path(reference).expanduser()
     if (path / FILE).is_file():
         return Study.open(path)
-    folder = (root or runs_root()) / STUDIES
+    folder = root / STUDIES
     found = sorted((path.parent for path in folder.glob(f"*/{FILE}")), key=_age)
     wanted = [one for one in found if reference in ("last", one.name, split_id(one.name)[0])]
     if wanted:
@@ -197,9 +191,10 @@ def _age(path: Path) -> tuple[str, str]:
     return split_id(path.name)[1], path.name
 
 
-def _point(entry: Mapping[str, Any]) -> Point:
-    known = {one.name for one in fields(Point)}
-    return Point(**{name: value for name, value in entry.items() if name in known})
+def _known(kind: type[_T], entry: Mapping[str, Any]) -> _T:
+    """Of the values in a file those that it has; another version may have written more."""
+    names = {one.name for one in fields(cast("Any", kind))}
+    return kind(**{name: value for name, value in entry.items() if name in names})
 
 
 def _make_folder(root: Path, name: str) -> Path:

@@ -6,26 +6,16 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from allranks.pages.table import Table
 from allranks.scaling.analysis import Analysis, Row
 from allranks.scaling.losses import biggest
-from allranks.scaling.states import plain, progress_text
+from allranks.scaling.states import progress_text
 from allranks.scaling.study import RUNNING, Study
-from allranks.wording import percent, step_time
+from allranks.wording import one_line, percent, span, step_time
 
-WIDTH = 80
+WIDTH, WIDEST = 80, 100
+"""Columns of the table: in a file, and at most on a terminal."""
 LOST = "most lost to"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Titles, one list of cells for each size, and the rows that have a text in place of numbers."""
-
-    titles: list[str]
-    cells: list[list[str]]
-    texts: list[str]
-    """For each row: empty, or why it has no numbers."""
-    notes: list[str]
-    """What the titles mean."""
 
 
 @dataclass(frozen=True)
@@ -38,40 +28,48 @@ class _Column:
 
 def make_table(study: Study, found: Analysis) -> Table:
     """The cells; a column that no row has a value for is left out."""
-    columns = _columns(study, found)
-    rows = found.rows
-    filled = [one for one in columns if one.needed or any(map(one.cell, rows))]
+    columns = [
+        one for one in _columns(study, found) if one.needed or any(map(one.cell, found.rows))
+    ]
+    titles = [one.title for one in columns]
     return Table(
-        titles=[one.title for one in filled],
-        cells=[[one.cell(row) for one in filled] for row in rows],
-        texts=["" if row.rate else _state(study, row) for row in rows],
-        notes=_notes(study, found),
+        titles,
+        [_cells(study, row, columns) for row in found.rows],
+        frozenset(n for n, title in enumerate(titles) if title != LOST),
+        more=_notes(study, found),
     )
+
+
+def _cells(study: Study, row: Row, columns: Sequence[_Column]) -> list[str]:
+    """The numbers of a size, or why it has none."""
+    if not row.rate:
+        return [columns[0].cell(row), _state(study, row)]
+    return [one.cell(row) for one in columns]
 
 
 def terminal_table(study: Study, found: Analysis, width: int = WIDTH) -> str:
     """The head, the table, what it says, and what went wrong."""
     table = make_table(study, found)
     lines = [*textwrap.wrap(headline(study, found), width), "", *_aligned(table, width)]
-    for text in (*table.notes, *found.problems, *found.sentences):
-        lines += ["", *textwrap.wrap(text, width, break_on_hyphens=False)]
+    for text in (table.more, *found.problems, *found.sentences):
+        lines += ["", *textwrap.wrap(text, width, break_on_hyphens=False)] if text else []
     return "\n".join(lines)
 
 
 def headline(study: Study, found: Analysis) -> str:
     """``train: strong scaling over nodes, global batch 256, 100 steps, 3 times each``."""
     kind = {"strong": "strong scaling", "weak": "weak scaling"}.get(found.kind or "", "scaling")
-    parts = [f"{plain(study.name)}: {kind} over {study.axis.many}"]
+    parts = [f"{one_line(study.name)}: {kind} over {study.axis.many}"]
     per_node = {row.point.ranks // row.size for row in found.rows if row.point.ranks}
     if study.axis.field == "nodes" and len(per_node) == 1 and per_node != {1}:
         parts.append(f"{per_node.pop()} ranks on each")
-    batches = [row.measure.batch for row in found.rows if row.measure and row.measure.batch]
+    batches = [row.achieved.batch for row in found.rows if row.achieved and row.achieved.batch]
     if batches and found.kind == "strong":
         parts.append(f"global batch {batches[0]:g}")
     if batches and found.kind == "weak":
-        first = next(row for row in found.rows if row.measure and row.measure.batch)
+        first = next(row for row in found.rows if row.achieved and row.achieved.batch)
         parts.append(f"batch {batches[0] / max(first.point.ranks, 1):g} per rank")
-    if any(row.measure and row.measure.source == "metrics.jsonl" for row in found.rows):
+    if any(row.achieved and row.achieved.source == "metrics.jsonl" for row in found.rows):
         parts.append(f"{study.steps} steps")
     if study.repeats > 1:
         parts.append(f"{study.repeats} times each")
@@ -82,22 +80,20 @@ def headline(study: Study, found: Analysis) -> str:
 
 
 def _columns(study: Study, found: Analysis) -> list[_Column]:
-    seconds = found.unit == "runs"
-    hours = "GPU-h" if found.per_gpu else "core-h"
-    per = "" if study.samples or seconds else "/1M"
+    wall = found.unit == "runs"
     return [
-        _Column(study.axis.short, lambda row: f"{row.size}{'*' if row.shared else ''}", True),
+        _Column(study.axis.short, lambda row: f"{row.size}{'*' if row.doubt else ''}", True),
         _Column("ranks", lambda row: _ranks(study, row)),
         _Column("batch", _batch),
-        _Column("time", _wall) if seconds else _Column(f"{found.unit}/s", _rate, True),
+        _Column("time", _wall) if wall else _Column(f"{found.unit}/s", _rate, True),
         _Column("±", _spread),
         _Column("step", _step),
         _Column("speed-up", lambda row: _fixed(row.speedup), True),
         _Column("efficiency", lambda row: _fixed(row.efficiency), True),
-        _Column(f"{hours}{per}", lambda row: significant(row.cost)),
+        _Column(cost_words(study, found)[0], lambda row: significant(row.cost)),
         _Column("hours", lambda row: significant(row.hours) if study.samples else ""),
-        _Column("GPU use", lambda row: percent(row.measure.gpu_use if row.measure else None)),
-        _Column("MFU", lambda row: percent(row.measure.mfu if row.measure else None)),
+        _Column("GPU use", lambda row: percent(row.achieved.gpu_use if row.achieved else None)),
+        _Column("MFU", lambda row: percent(row.achieved.mfu if row.achieved else None)),
         _Column(LOST, _lost),
     ]
 
@@ -107,7 +103,7 @@ def _ranks(study: Study, row: Row) -> str:
 
 
 def _batch(row: Row) -> str:
-    return f"{row.measure.batch:g}" if row.measure and row.measure.batch else ""
+    return f"{row.achieved.batch:g}" if row.achieved and row.achieved.batch else ""
 
 
 def _rate(row: Row) -> str:
@@ -115,7 +111,7 @@ def _rate(row: Row) -> str:
 
 
 def _wall(row: Row) -> str:
-    return step_time(1 / row.rate) if row.rate else ""
+    return wall_time(1 / row.rate) if row.rate else ""
 
 
 def _spread(row: Row) -> str:
@@ -123,7 +119,7 @@ def _spread(row: Row) -> str:
 
 
 def _step(row: Row) -> str:
-    return step_time(row.measure.step_seconds) if row.measure else ""
+    return step_time(row.achieved.step_seconds) if row.achieved else ""
 
 
 def _lost(row: Row) -> str:
@@ -131,25 +127,31 @@ def _lost(row: Row) -> str:
     return f"{found[0]} {percent(found[1])}" if found else ""
 
 
-def _notes(study: Study, found: Analysis) -> list[str]:
-    what = "GPU-hours" if found.per_gpu else "core-hours"
-    if not any(row.cost for row in found.rows):
-        return []
-    spread = any(map(_spread, found.rows))
-    half = "  ±: half of the way from the slowest to the fastest time." if spread else ""
-    if found.unit == "runs":
-        return [half.strip()] if half else []
+def cost_words(study: Study, found: Analysis) -> tuple[str, str]:
+    """The cost as a title and in full: ``GPU-h/1M``, ``GPU-hours for a million samples``."""
+    what, wall = "GPU" if found.per_gpu else "core", found.unit == "runs"
+    per = "" if study.samples or wall else "/1M"
     many = f"{study.samples:,}" if study.samples else "a million"
-    short = "GPU-h" if found.per_gpu else "core-h"
-    per = "" if study.samples else "/1M"
-    return [f"{short}{per}: {what} for {many} {found.unit}.{half}"]
+    return f"{what}-h{per}", f"{what}-hours for {'a run' if wall else f'{many} {found.unit}'}"
+
+
+def _notes(study: Study, found: Analysis) -> str:
+    """What the titles mean."""
+    notes = []
+    if any(row.cost for row in found.rows) and found.unit != "runs":
+        notes.append("{}: {}.".format(*cost_words(study, found)))
+    if any(map(_spread, found.rows)):
+        notes.append("±: half of the way from the slowest to the fastest time.")
+    return "  ".join(notes)
 
 
 def _state(study: Study, row: Row) -> str:
     point = row.point
     if row.problems:
-        return f"failed: {plain(row.problems[0])}"
-    why = plain(point.why) or (progress_text(study.run_of(point)) if point.state == RUNNING else "")
+        return f"failed: {one_line(row.problems[0])}"
+    why = one_line(point.why) or (
+        progress_text(study.run_of(point)) if point.state == RUNNING else ""
+    )
     return f"{point.state}: {why}" if why else point.state
 
 
@@ -165,6 +167,11 @@ def significant(value: float | None) -> str:
     return f"{value:#.3g}".rstrip(".") if abs(value) >= 1e-4 else f"{value:.1e}"
 
 
+def wall_time(seconds: float) -> str:
+    """Of a whole run: ``1.42 s``, ``12 min``, ``2 h 05 min``."""
+    return step_time(seconds) if seconds < 99.95 else span(seconds)
+
+
 def _fixed(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
@@ -174,23 +181,24 @@ def _fixed(value: float | None) -> str:
 
 def _aligned(table: Table, width: int) -> list[str]:
     """Columns to the right, the last one to the left; reasons below the numbers' width."""
-    titles, cells = _fitting(table, width)
-    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    titles, rows = _fitting(table, width)
+    full = [titles, *(row for row in rows if len(row) == len(titles))]
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
+    widths[0] = max(len(row[0]) for row in (titles, *rows))
     if titles[-1] == LOST:  # words, not numbers
-        for row in [titles, *cells]:
+        for row in full:
             row[-1] = row[-1].ljust(widths[-1])
     lines = [_line(titles, widths)]
-    for row, text in zip(cells, table.texts, strict=True):
-        if not text:
-            lines.append(_line(row, widths))
-            continue
-        indent = widths[0] + 2
-        wrapped = textwrap.wrap(text, max(width - indent, 12), max_lines=4, placeholder=" …") or [
-            ""
-        ]
-        lines.append(f"{row[0]:>{widths[0]}}  {wrapped[0]}")
-        lines += [" " * indent + more for more in wrapped[1:]]
+    for row in rows:
+        whole = len(row) == len(titles)
+        lines += [_line(row, widths)] if whole else _reason(row[0], row[1], widths[0], width)
     return lines
+
+
+def _reason(size: str, text: str, indent: int, width: int) -> list[str]:
+    room = max(width - indent - 2, 12)
+    wrapped = textwrap.wrap(text, room, max_lines=4, placeholder=" …") or [""]
+    return [f"{size if n == 0 else '':>{indent}}  {line}" for n, line in enumerate(wrapped)]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -203,13 +211,14 @@ _DROPPED = ("MFU", "GPU use", "batch", "hours", "ranks", "step", "±", LOST)
 
 
 def _fitting(table: Table, width: int) -> tuple[list[str], list[list[str]]]:
-    titles, cells = list(table.titles), [list(row) for row in table.cells]
+    """Titles and rows without the columns that there is no room for; short rows are texts."""
+    titles, rows = list(table.titles), [list(row) for row in table.rows]
+    full = [titles, *(row for row in rows if len(row) == len(titles))]
     for name in _DROPPED:
-        columns = zip(titles, *cells, strict=True)
-        if sum(max(map(len, column)) + 2 for column in columns) - 2 <= width:
+        if sum(max(map(len, column)) + 2 for column in zip(*full, strict=True)) - 2 <= width:
             break
         if name in titles:
             place = titles.index(name)
-            for row in [titles, *cells]:
+            for row in full:
                 del row[place]
-    return titles, cells
+    return titles, rows

@@ -11,12 +11,9 @@ from rich.cells import cell_len, set_cell_size
 
 from allranks.errors import AllranksError
 from allranks.scaling.analysis import Known, analyse, measured
-from allranks.scaling.states import plain
 from allranks.scaling.study import DONE, Point, Study
-from allranks.scaling.table import significant, terminal_table
-from allranks.wording import step_time
-
-WIDEST = 100
+from allranks.scaling.table import WIDEST, significant, terminal_table, wall_time
+from allranks.wording import one_line
 
 
 class TextView:
@@ -25,7 +22,7 @@ class TextView:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
         self._drawn: list[str] = []
-        self._known: Known = {}
+        self.known: Known = {}
         self._said: dict[tuple[int, int], str] = {}
 
     def begins(self, study: Study, point: Point) -> None:
@@ -37,7 +34,7 @@ class TextView:
 
     def ended(self, study: Study, point: Point) -> None:
         """A point has ended here, or could not be submitted."""
-        self._say(f"{self._name(study, point)}: {_end(study, point)}")
+        self._say(f"{self._name(study, point)}: {_end(study, point, self.known)}")
 
     def look(self, study: Study) -> None:
         """Jobs were asked for: draw the table again, or say what changed."""
@@ -45,7 +42,7 @@ class TextView:
             self._draw(study)
             return
         for point in study.points:
-            state = f"{point.state}: {plain(point.why)}" if point.why else point.state
+            state = f"{point.state}: {one_line(point.why)}" if point.why else point.state
             key = point.size, point.repeat
             if self._said.get(key) != state:
                 self._said[key] = state
@@ -57,7 +54,7 @@ class TextView:
 
     def _draw(self, study: Study) -> None:
         columns, rows = self._screen()
-        table = terminal_table(study, analyse(study, self._known), min(columns, WIDEST)).split("\n")
+        table = terminal_table(study, analyse(study, self.known), min(columns, WIDEST)).split("\n")
         foot = ["", "Ctrl-C leaves the jobs in the queue."]
         room = max(rows - len(foot) - 1, 1)  # the cursor stands in the line below
         if len(table) > room:
@@ -98,13 +95,13 @@ def _cut(line: str, columns: int) -> str:
     return line if cell_len(line) <= columns else set_cell_size(line, columns)
 
 
-def _end(study: Study, point: Point) -> str:
+def _end(study: Study, point: Point, known: Known) -> str:
     if point.state != DONE:
-        return f"{point.state}: {plain(point.why)}"
+        return f"{point.state}: {one_line(point.why)}"
     try:
-        found = measured(study, point)
+        found = measured(study, point, known)
     except AllranksError as error:
-        return f"done, but {plain(str(error))}"
+        return f"done, but {one_line(str(error))}"
     if found.unit == "runs":
-        return f"done in {step_time(1 / found.rate)}"
+        return f"done in {wall_time(1 / found.rate)}"
     return f"{significant(found.rate)} {found.unit}/s"

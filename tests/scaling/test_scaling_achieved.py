@@ -9,7 +9,8 @@ import pytest
 
 from allranks.errors import AllranksError, UsageError
 from allranks.runs.folder import Run
-from allranks.scaling.measure import Measure, check_metric, measure, settled
+from allranks.scaling.achieved import Achieved, settled
+from allranks.scaling.reading import check_metric, read_achieved
 from scaling_rig import add_point, make_study, write_lines
 
 
@@ -27,8 +28,8 @@ def _run(tmp_path: Path, lines: list[str] = []) -> Run:  # noqa: B006
     return run
 
 
-def _measure(run: Run, metric: str | None = None, weak: bool = False, ranks: int = 2) -> Measure:
-    return measure(run, metric=metric, weak=weak, ranks=ranks)
+def _read(run: Run, metric: str | None = None, weak: bool = False, ranks: int = 2) -> Achieved:
+    return read_achieved(run, metric=metric, weak=weak, ranks=ranks)
 
 
 def test_the_first_fifth_is_left_out_and_always_the_first() -> None:
@@ -40,7 +41,7 @@ def test_the_first_fifth_is_left_out_and_always_the_first() -> None:
 def test_windows_after_the_warm_up(tmp_path: Path) -> None:
     study = make_study(tmp_path)
     point = add_point(study, 2, rate=1000, batch=50, phases={"forward": 0.7, "data": 0.3})
-    found = _measure(Run.open(point.run))
+    found = _read(Run.open(point.run))
     assert found.rate == pytest.approx(1000)
     assert found.batch == 50
     assert found.step_seconds == pytest.approx(0.05)
@@ -58,7 +59,22 @@ def test_windows_of_different_lengths_weigh_as_long_as_they_are(tmp_path: Path) 
             for n, (step, rate) in enumerate(rows)
         ],
     )
-    assert _measure(run).rate == pytest.approx(100 / (90 / 300 + 10 / 100))
+    assert _read(run).rate == pytest.approx(100 / (90 / 300 + 10 / 100))
+
+
+def test_a_batch_that_is_not_full_counts_for_what_it_holds(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    rows = [(10, 64, 0.1), (20, 64, 0.1), (30, 16, 0.08)]  # step, samples of a batch, its seconds
+    write_lines(
+        run.path / "metrics.jsonl",
+        [
+            {"step": step, "kind": "train", "samples_per_second": n / t, "step_seconds": t}
+            for step, n, t in rows
+        ],
+    )
+    found = _read(run)
+    assert found.rate == pytest.approx((64 + 16) / (0.1 + 0.08))
+    assert found.seconds == pytest.approx(10 * (0.1 + 0.08))
 
 
 def test_phases_are_read_where_all_of_them_were_measured(tmp_path: Path) -> None:
@@ -67,7 +83,7 @@ def test_phases_are_read_where_all_of_them_were_measured(tmp_path: Path) -> None
     part, whole = {"other_seconds": 1.0}, {"other_seconds": 0.2, "forward_seconds": 0.8}
     rows = [line | {"step": n, "time": n} | (whole if n % 2 else part) for n in range(1, 11)]
     write_lines(run.path / "metrics.jsonl", rows)
-    assert _measure(run).phases == pytest.approx({"forward": 0.8, "other": 0.2})
+    assert _read(run).phases == pytest.approx({"forward": 0.8, "other": 0.2})
 
 
 def test_a_torn_line_and_a_line_without_a_speed_are_passed_over(tmp_path: Path) -> None:
@@ -76,12 +92,12 @@ def test_a_torn_line_and_a_line_without_a_speed_are_passed_over(tmp_path: Path) 
     file = Path(point.run, "metrics.jsonl")
     bad = '{"time": 1, "step": 5, "kind": "train", "samples_per_second": null}\n'
     file.write_text(file.read_text() + bad + '{"time": 2, "step": 6, "ki')
-    assert _measure(Run.open(point.run)).rate == pytest.approx(1000)
+    assert _read(Run.open(point.run)).rate == pytest.approx(1000)
 
 
 def test_a_metric_is_the_mean_after_the_first_fifth(tmp_path: Path) -> None:
     run = _run(tmp_path, ["hello", *[f"step {n}: {n * 10} img/s" for n in range(1, 11)]])
-    found = _measure(run, r"(?P<images>[\d.]+) img/s")
+    found = _read(run, r"(?P<images>[\d.]+) img/s")
     assert found.rate == pytest.approx(sum(range(30, 101, 10)) / 8)
     assert found.unit == "images"
 
@@ -89,25 +105,25 @@ def test_a_metric_is_the_mean_after_the_first_fifth(tmp_path: Path) -> None:
 def test_seconds_of_a_step_grow_into_a_speed(tmp_path: Path) -> None:
     run = _run(tmp_path, ["took 0.5 s"] * 5)
     pattern = r"took (?P<seconds>[\d.]+) s"
-    assert _measure(run, pattern).rate == pytest.approx(2)
-    assert _measure(run, pattern, weak=True, ranks=4).rate == pytest.approx(8)
+    assert _read(run, pattern).rate == pytest.approx(2)
+    assert _read(run, pattern, weak=True, ranks=4).rate == pytest.approx(8)
 
 
 def test_a_metric_that_nobody_printed_is_told(tmp_path: Path) -> None:
     run = _run(tmp_path, ["hello"])
     with pytest.raises(AllranksError, match="no line of rank 0 matches"):
-        _measure(run, r"([\d.]+) img/s")
+        _read(run, r"([\d.]+) img/s")
     with pytest.raises(AllranksError, match="'hello' is no number"):
-        _measure(run, "(hello)")
+        _read(run, "(hello)")
 
 
 def test_wall_time_is_for_strong_scaling_alone(tmp_path: Path) -> None:
     run = _run(tmp_path)
-    found = _measure(run)
+    found = _read(run)
     assert (found.source, found.unit) == ("wall time", "runs")
     assert 1 / found.rate == pytest.approx(8)
     with pytest.raises(AllranksError, match="--metric"):
-        _measure(run, weak=True)
+        _read(run, weak=True)
 
 
 @pytest.mark.parametrize("pattern", ["([", "speed", "(a)(b)"])
@@ -128,7 +144,7 @@ def test_gpu_use_is_of_the_gpus_that_the_ranks_have(tmp_path: Path) -> None:
     for rank in range(2):
         about = {"rank": rank, "local_rank": rank, "node_rank": 0, "devices": "4,5"}
         write_lines(attempt / f"ranks/rank-0000{rank}.json", [about])
-    assert _measure(Run.open(point.run)).gpu_use == pytest.approx(0.9)
+    assert _read(Run.open(point.run)).gpu_use == pytest.approx(0.9)
 
 
 def test_gpu_use_is_of_the_time_that_is_measured(tmp_path: Path) -> None:
@@ -141,4 +157,4 @@ def test_gpu_use_is_of_the_time_that_is_measured(tmp_path: Path) -> None:
         for n in range(11)
     ]
     write_lines(Path(point.run, "attempts/1/nodes/node-00000.jsonl"), [head, *samples])
-    assert _measure(Run.open(point.run)).gpu_use == pytest.approx(0.9)
+    assert _read(Run.open(point.run)).gpu_use == pytest.approx(0.9)

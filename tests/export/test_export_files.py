@@ -78,6 +78,8 @@ def test_tensorboard_by_the_command(tmp_path: Path, allranks: Allranks) -> None:
     folder = run.path / "tensorboard-export"
     assert f"{folder / 'training'}  " in done.stdout
     assert f"tensorboard --logdir {folder}" in done.stderr
+    done = allranks("export", "tensorboard", run.id, "-o", "my events")
+    assert "tensorboard --logdir 'my events'" in done.stderr
     code = "import sys; import allranks.export.events; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -106,10 +108,25 @@ def test_lines_of_rubbish_are_left_out_of_event_files(tmp_path: Path) -> None:
         file.write('{"kind": "sample", "time": 1e999, "cpu": 1}\n')
         file.write('{"kind": "sample", "time": "x", "cpu": 1}\n')
     export_events(run, tmp_path / "out")
+    lost = [(3, pytest.approx(math.nan, nan_ok=True))]
     assert {
         tag: [(step, value) for step, _, value in values]
         for tag, values in _scalars(tmp_path / "out" / "training").items()
-    } == {"train_?": [(3, math.inf)]}
+    } == {"train_?": [(3, math.inf)], "a": lost, "b": lost}
+
+
+@tensorboard
+def test_a_loss_that_is_not_finite_is_marked_to_the_end(tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=1)
+    rows = [{"kind": "train", "time": 1.0, "step": 10, "train_loss": 1.0, "lr": 0.1}]
+    lost = {"train_loss": None, "lr": 0.1, "nonfinite": ["train_loss"]}
+    rows += [{"kind": "train", "time": 2.0, "step": step, **lost} for step in (20, 30)]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    export_events(run, tmp_path / "out")
+    found = _scalars(tmp_path / "out" / "training")
+    assert [step for step, _, _ in found["train_loss"]] == [10, 20, 30]
+    assert [math.isnan(value) for _, _, value in found["train_loss"]] == [False, True, True]
+    assert set(found) == {"train_loss", "lr"}
 
 
 @tensorboard
@@ -140,7 +157,7 @@ def test_csv_of_lists_and_odd_names(tmp_path: Path, allranks: Allranks) -> None:
     done = allranks("export", "csv", run.id)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "step,time,train_loss,train_?,nonfinite"
+    assert lines[0] == "time,step,fit,train_loss,train_?,nonfinite"
     assert lines[4].endswith(",a b")
 
 
@@ -165,8 +182,9 @@ def test_csv_holds_the_whole_table(tmp_path: Path, table: str) -> None:
 def test_csv_by_the_command(tmp_path: Path, allranks: Allranks) -> None:
     make_run(tmp_path / "runs", windows=12)
     done = allranks("export", "csv", "last", "val")
-    assert done.stdout.splitlines()[0] == "time,step,epoch,val_loss,val_accuracy"
+    assert done.stdout.splitlines()[0] == "time,step,epoch,fit,val_loss,val_accuracy"
     assert len(done.stdout.splitlines()) == 2
+    assert allranks("export", "csv").stdout == allranks("export", "csv", "last", "train").stdout
     assert "nothing in the table test" in allranks("export", "csv", "last", "test").stderr
     wrong = allranks("export", "csv", "last", "trian")
     assert wrong.returncode == 2

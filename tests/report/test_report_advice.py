@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "stragglers": {"slow": [Slow(5, "node2", 0.42)]},
     "mfu": {"typical": {"mfu": 0.12}},
     "failed": {"state": "failed", "exit_code": 1},
+    "diverged": {"diverged": {"train_loss": 200}},
     "gpu-memory-out": {
         "state": "failed",
         "error": Error(2, "node1", 1, "", "torch.OutOfMemoryError: CUDA out of memory."),
@@ -202,7 +203,7 @@ def test_a_failure_before_the_first_step_is_said_so() -> None:
     error = Error(3, "node2", 1, "", "Traceback\nModuleNotFoundError: No module named 'x'")
     advice = given(state="failed", error=error, seconds=12.0, step=None)["failed"]
     assert advice.text == (
-        "It failed after 12 s, before its first step. Rank 3 on node2 ended with exit code 1: "
+        "It failed after 12 s, before its first step. Rank 3 on node2 failed first, exit code 1: "
         "ModuleNotFoundError: No module named 'x'"
     )
     assert advice.command == "allranks logs --errors train-20261115-031606"

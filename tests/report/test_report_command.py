@@ -135,3 +135,19 @@ def test_a_run_on_slurm(slurm: Allranks, tmp_path: Path) -> None:
     assert found["hosts"] == ["node[1-2]"]
     by_job = slurm("report", "--job", found["job_ids"][0], "--json")
     assert json.loads(by_job.stdout)["id"] == found["id"]
+
+
+@pytest.mark.slurm
+def test_an_array_on_slurm(slurm: Allranks, tmp_path: Path) -> None:
+    """Task 1 fails: its report is asked for by its number, and that of the other tells of it."""
+    text = "import os, sys; sys.exit(3 * int(os.environ['SLURM_ARRAY_TASK_ID']))\n"
+    (tmp_path / "task.py").write_text(text)
+    slurm("submit", "--follow", "--array", "0-1", "--nprocs", "1", "--time", "5m", "task.py")
+    states = {"0": "completed", "1": "failed"}
+    for task, state in states.items():
+        found = json.loads(slurm("report", "last", "--task", task, "--json").stdout)
+        assert (found["task"], found["state"], found["tasks"]) == (task, state, states)
+    job = found["job_ids"][0]
+    done = slurm("report", f"{job}_0")
+    assert "failed: 1. Of another: allranks report task-" in " ".join(done.stdout.split())
+    assert list(tmp_path.glob("runs/task-*/tasks/0/report.html"))

@@ -65,7 +65,7 @@ def _moved(found: Facts, folder: str) -> Facts:
     return replace(
         found,
         folder=there,
-        reproduce=[each.replace(folder, there) for each in found.reproduce],
+        settled=[each.replace(folder, there) for each in found.settled],
         values_asked=[
             (name, value.replace(folder, there), origin.replace(folder, there))
             for name, value, origin in found.values_asked

@@ -17,8 +17,9 @@ from allranks.report.facts import run_facts
 from allranks.report.foreign import job_facts
 from allranks.report.pictures import pictures
 from allranks.report.slow import slow_ranks
-from allranks.report.summary import tiles, uses, verdict
+from allranks.report.summary import tiles, verdict
 from allranks.report.used import MOST, own_gpus, sampled
+from allranks.report.uses import uses
 from allranks.runs import Run
 from allranks.slurm.states import State
 from allranks.slurm.usage import Usage, joined
@@ -149,7 +150,7 @@ def test_of_two_ranks_the_slow_one_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({}, "It completed and used what it had well; there is nothing to change."),
+        ({}, "It completed; from what was measured there is nothing to change."),
         ({"state": "preempted"}, "It was preempted; from what was measured there is nothing to change."),
         ({"state": "cancelled"}, "It was cancelled; from what was measured there is nothing to change."),
         ({"state": "unknown"}, "How it ended is not known; from what was measured there is nothing to change."),
@@ -162,7 +163,7 @@ def test_of_two_ranks_the_slow_one_is_found(tmp_path: Path) -> None:
         ({"state": "timeout", "asked": {"time_limit": None}}, "It ran out of time: look at the advice first."),
         ({"state": "out of memory", "asked": {"memory_per_node": None}, "used": {"memory_limit": None}},
          "It ran out of memory: look at the advice first."),
-        ({"typical": {"mfu": 0.1}}, "It completed and used what it had well; there is little to change."),
+        ({"typical": {"mfu": 0.1}}, "It completed; from what was measured there is little to change."),
         ({"phases": {"data": 1.0}}, "It completed; 1 change would make it cheaper or faster."),
         ({"mixed": True}, "It completed; how its parts used what they had, their own reports tell."),
     ],

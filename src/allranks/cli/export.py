@@ -72,6 +72,8 @@ def grafana() -> None:
 )
 def tensorboard(run: str, output: Path | None) -> None:
     """Event files of RUN: metrics by step, nodes and GPUs by time. Again: written anew."""
+    from shlex import quote
+
     from allranks.export.events import export_events
     from allranks.runs.index import find_run
 
@@ -82,11 +84,12 @@ def tensorboard(run: str, output: Path | None) -> None:
         return
     for path, count in written.items():
         click.echo(f"{path}  {count} values")
-    click.echo(f"Look at them: tensorboard --logdir {next(iter(written)).parent}", err=True)
+    folder = quote(str(next(iter(written)).parent))
+    click.echo(f"Look at them: tensorboard --logdir {folder}", err=True)
 
 
 @export.command()
-@click.argument("run")
+@click.argument("run", default="last")
 @click.argument("table", default="train")
 def csv(run: str, table: str) -> None:
     """Print a table of RUN as CSV: train, epoch, val, test, nodes, gpus or ranks."""

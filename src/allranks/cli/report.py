@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from allranks.report.advice import Advice
     from allranks.report.make import Report
 
 
 @click.command()
 @click.argument("run", required=False)
+@click.option(
+    "--task",
+    metavar="N",
+    help="This task of a job array [default: the newest, running before ended].",
+)
 @click.option("--job", metavar="ID", help="A Slurm job, also one that allranks did not start.")
 @click.option("--output", "-o", metavar="FILE", help="Where to write it; - prints it.")
 @click.option(
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--open", "show", is_flag=True, help="Open the page in a browser.")
 def report(
     run: str | None,
+    task: str | None,
     job: str | None,
     output: str | None,
     form: str | None,
@@ -37,19 +42,20 @@ def report(
     """What RUN asked for, what it used, and what to change: report.html in its folder.
 
     RUN is a name, a folder, a job id or `last`, which is also meant without one. A job that allranks
-    did not start is told from Slurm's accounting: --job 12345.
+    did not start is told from Slurm's accounting: --job 12345. Of a job array one task is told: JOB_3,
+    or --task 3.
     """
     from allranks.report.make import save
 
     form = _form(form, as_json, output)
     with _patience():
-        made = _made(run, job)
+        made = _made(run, task, job)
     if output == "-" or (as_json and not output):
         click.echo(made.text(form), nl=False)
         return
     path = save(made, form, output or "")
     click.echo(f"{made.facts.id}: {made.facts.state}")
-    _say(made.advice, made.verdict)
+    _say(made)
     click.echo(f"  report  {path}")
     if show:
         click.launch(str(path))
@@ -69,14 +75,17 @@ def _form(form: str | None, as_json: bool, output: str | None) -> str:
     return form or by_name.get(ending, "html")
 
 
-def _made(run: str | None, job: str | None) -> Report:
+def _made(run: str | None, task: str | None, job: str | None) -> Report:
     from allranks.errors import UsageError
     from allranks.report.make import report_job, report_run
-    from allranks.runs.index import find_run
+    from allranks.runs.index import find_task
 
     if run and job:
         raise UsageError(f"'{run}' and --job {job} are two things: name one.")
-    return report_job(job) if job else report_run(find_run(run or "last"))
+    if job:
+        return report_job(f"{job}_{task}" if task else job)
+    found, chosen = find_task(run or "last", task)
+    return report_run(found, task=chosen)
 
 
 @contextmanager
@@ -94,22 +103,31 @@ def _patience(seconds: float = 2.0) -> Iterator[None]:
         timer.cancel()
 
 
-def _say(advice: Sequence[Advice], verdict: str, most: int = 3) -> None:
+def _say(made: Report, most: int = 3) -> None:
     """The most important of it."""
+    from allranks.report.summary import array
+    from allranks.wording import one_line
+
+    colours = {"error": "red", "warning": "yellow", "note": "cyan"}
+    if made.facts.tasks:
+        click.echo(f"  {_wrapped(array(made.facts))}")
+    for each in made.advice[:most]:
+        mark = click.style("•", fg=colours[each.severity], bold=True)
+        click.echo(f"  {mark} {_wrapped(each.text)}")
+        if each.command:
+            click.secho(f"    {one_line(each.command)}", bold=True)
+    if not made.advice:
+        click.echo(f"  {made.verdict}")
+    elif len(made.advice) > most:
+        click.echo(f"  … and {len(made.advice) - most} more in the report")
+
+
+def _wrapped(text: str) -> str:
+    """In lines that fit the terminal, all but the first indented."""
     import shutil
     import textwrap
 
-    from allranks.report.texts import one_line
+    from allranks.wording import one_line
 
-    colours = {"error": "red", "warning": "yellow", "note": "cyan"}
     width = min(max(shutil.get_terminal_size().columns, 40), 100)
-    for each in advice[:most]:
-        mark = click.style("•", fg=colours[each.severity], bold=True)
-        lines = textwrap.wrap(one_line(each.text), width - 4)
-        click.echo(f"  {mark} " + "\n    ".join(lines))
-        if each.command:
-            click.secho(f"    {one_line(each.command)}", bold=True)
-    if not advice:
-        click.echo(f"  {verdict}")
-    elif len(advice) > most:
-        click.echo(f"  … and {len(advice) - most} more in the report")
+    return "\n    ".join(textwrap.wrap(one_line(text), width - 4))

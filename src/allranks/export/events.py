@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import MissingDependencyError, UsageError
+from allranks.monitor.columns import HEAD
 from allranks.monitor.numbers import real
+from allranks.monitor.sampled import GPU_VALUES
 from allranks.runs.folder import Run
 from allranks.runs.metrics import KINDS, Metrics
 
@@ -19,11 +21,10 @@ SUFFIX = ".allranks"
 FOLDER = "tensorboard-export"
 TRAINING, MACHINES = "training", "machines"
 """Two runs in TensorBoard: numbers by step, and samples of nodes by seconds since the start."""
-_HEAD = ("time", "step", "epoch", "task")
+_HEAD = (*HEAD, "task")
 _MOST_STEPS = 2**63
 """What the format can count."""
 _NODE = ("cpu", "cpu_node", "memory", "memory_node", "net_in", "net_out", "disk_read", "disk_write")
-_GPU = ("use", "memory", "power", "temperature")
 
 Scalar = tuple[str, int, float, float]
 """Tag, step, wall time, value."""
@@ -51,9 +52,8 @@ def training_scalars(metrics: Metrics) -> Iterator[Scalar]:
             step, time = real(row.get("step")), real(row.get("time"))
             if step is None or time is None or abs(step) >= _MOST_STEPS:
                 continue
-            for name, value in row.items():
-                if name not in _HEAD and (number := _number(value)) is not None:
-                    yield _tag(row.get("task"), _below(kind), name), int(step), time, number
+            for name, number in _numbers(row).items():
+                yield _tag(row.get("task"), _below(kind), name), int(step), time, number
 
 
 def machine_scalars(metrics: Metrics) -> Iterator[Scalar]:
@@ -63,7 +63,7 @@ def machine_scalars(metrics: Metrics) -> Iterator[Scalar]:
     for row in metrics.rows("nodes"):
         yield from _sampled(row, _host(row), _NODE, begin)
     for row in metrics.rows("gpus"):
-        yield from _sampled(row, f"{_host(row)}/gpu {row.get('gpu')}", _GPU, begin)
+        yield from _sampled(row, f"{_host(row)}/gpu {row.get('gpu')}", GPU_VALUES, begin)
 
 
 def _sampled(
@@ -90,8 +90,17 @@ def _below(kind: str) -> str:
     return "epoch" if kind == "epoch" else ""
 
 
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a line; what was not finite is null there and NaN here: TensorBoard marks it."""
+    found = {name: _number(value) for name, value in row.items() if name not in _HEAD}
+    numbers = {name: number for name, number in found.items() if number is not None}
+    bad = row.get("nonfinite")
+    lost = [str(name) for name in bad if name not in _HEAD] if isinstance(bad, list) else []
+    return numbers | dict.fromkeys(lost, math.nan)
+
+
 def _number(value: object) -> float | None:
-    """A number, NaN too: TensorBoard marks it. Texts and truth values are left out."""
+    """A number. Texts and truth values are left out."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from allranks.export.names import NAMES, Name
+from allranks.export.names import NAMES, RUN_LABELS, Name
 from allranks.export.readers import Labels
 from allranks.monitor.model import Snapshot
 
@@ -34,7 +34,7 @@ def _labelled(snapshots: Iterable[Snapshot]) -> list[tuple[Labels, Snapshot]]:
         run, task = snapshot.status.run, snapshot.task
         known = found.get((run.id, task))
         name = str(run.path) if known and known[1].status.run.path != run.path else run.id
-        labels = {"run": name, "job_id": snapshot.status.job_id, "task": task}
+        labels = dict(zip(RUN_LABELS, (name, snapshot.status.job_id, task), strict=True))
         found[name, task] = (labels, snapshot)
     return list(found.values())
 

@@ -11,7 +11,7 @@ from allranks.export.openmetrics import classic_text, exposition
 from allranks.monitor.model import Snapshot
 from allranks.monitor.snapshot import take
 from allranks.monitor.source import Source
-from allranks.runs.files import write_text
+from allranks.runs.files import put_text
 from allranks.runs.folder import Run
 from allranks.schedulers.status import RunStatus, run_statuses
 from allranks.slurm.states import State
@@ -68,7 +68,7 @@ def _silence(lives: Sequence[RunStatus]) -> SlurmError:
 def write_textfile(path: Path, text: str) -> None:
     """In one step, so that the collector never reads half a file."""
     try:
-        write_text(path, text)
+        put_text(path, text)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror}.\nChoose another file: --output FILE.prom"

@@ -9,8 +9,9 @@ from typing import Any
 from allranks.errors import UsageError
 from allranks.report.model import Asked
 from allranks.runs.files import integer, read_json
+from allranks.runs.records import plan_time, plan_values
 from allranks.slurm.usage import Usage
-from allranks.units import Gpus, parse_time
+from allranks.units import Gpus
 
 MIB = 2**20
 
@@ -37,7 +38,7 @@ def asked(folder: Path, usage: Usage | None, on_slurm: bool) -> Asked:
         gpus_per_node=base.gpus_per_node if base.gpus_per_node is not None else got.gpus_per_node,
         gpus=got.gpus,
         gpu_type=base.gpu_type or got.gpu_type,
-        time_limit=_time(values.get("time")) or got.time_limit,
+        time_limit=plan_time(plan) or got.time_limit,
         partition=values.get("partition") or got.partition,
         account=values.get("account") or got.account,
         exclusive=values.get("exclusive") == "True",
@@ -69,26 +70,11 @@ def _each(count: int, usage: Usage) -> int | None:
     return None if rest or usage.mixed else whole
 
 
-def plan_values(plan: Mapping[str, Any]) -> dict[str, str]:
-    """The values of a plan by name."""
-    return {name: value for name, value, _ in plan_rows(plan)}
-
-
-def plan_rows(plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(name, value, origin) of each value of a plan."""
-    rows = plan.get("values")
-    return [
-        (str(row.get("name")), str(row.get("value")), str(row.get("origin", "")))
-        for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict)
-    ]
-
-
 def _shape(shape: Mapping[str, Any]) -> Asked:
     tasks, cpus = integer(shape.get("tasks_per_node")), integer(shape.get("cpus_per_task"))
     try:
         gpus = Gpus.parse(str(shape["gpus_per_node"]))
-    except (KeyError, UsageError):
+    except (KeyError, ValueError, UsageError):
         gpus = None
     return Asked(
         nodes=integer(shape.get("nodes")),
@@ -100,10 +86,3 @@ def _shape(shape: Mapping[str, Any]) -> Asked:
         gpus_per_node=gpus.count if gpus else None,
         gpu_type=(gpus.type or "") if gpus else "",
     )
-
-
-def _time(text: str | None) -> int | None:
-    try:
-        return parse_time(text) if text else None
-    except UsageError:
-        return None

@@ -5,43 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from statistics import median
 
 from allranks.errors import AllranksError
+from allranks.monitor.fits import fit_start
+from allranks.monitor.lives import task_status
 from allranks.monitor.model import PHASES, Remark, Snapshot
 from allranks.monitor.phases import phases
 from allranks.monitor.remarks import remarks
 from allranks.monitor.snapshot import take
 from allranks.monitor.source import Source
 from allranks.redact import redact_text, redact_words
-from allranks.report.asked import asked, plan_rows
+from allranks.report.asked import asked
 from allranks.report.foreign import WAIT, belongs, used_by_job
 from allranks.report.model import Error, Facts, Life, Used
-from allranks.report.setting import environment, reproduce, settings, versions
+from allranks.report.setting import environment, reproduce, settings, settled, versions
 from allranks.report.slow import slow_ranks
+from allranks.report.training import best, diverged, latest, typical
 from allranks.report.used import own_gpus, sampled
 from allranks.runs.files import read_json
 from allranks.runs.folder import Run
 from allranks.runs.ledger import Entry, goodput
+from allranks.runs.records import plan_rows
 from allranks.schedulers.status import RunStatus, run_statuses
 from allranks.slurm.accounting import job_usage
 from allranks.slurm.states import State
 from allranks.slurm.usage import Usage
-
-_SHOWN = (
-    "train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu", "flops_per_second",
-    "step_seconds", "lr", "grad_norm",
-)  # fmt: skip
-"""Metrics that come first; the others follow by name."""
-
-
-_ENDS = {
-    "timed out": State.TIMEOUT,
-    "node lost": State.NODE_FAIL,
-    "preempted": State.PREEMPTED,
-    "cancelled": State.CANCELLED,
-}
-"""Outcomes of an attempt that are more than a failure."""
 
 
 def run_facts(
@@ -50,13 +38,16 @@ def run_facts(
     """The facts, and the source that pictures are drawn from."""
     source = Source(run, task)
     source.refresh()
-    look = take(source, run_statuses([source.run], timeout=WAIT)[0])
+    status = run_statuses([source.run], timeout=WAIT)[0]
+    look = take(source, status)
     on_slurm = run.scheduler == "slurm" or bool(run.job_ids)
     usage, silence = _accounting(run) if on_slurm else (None, "")
     request, seen = asked(run.path, usage, on_slurm), _used(source, usage)
     used = own_gpus(seen, request)
     facts = replace(
         _course(source, look),
+        task=source.task or "",
+        tasks=_tasks(source, status),
         scheduler="slurm" if on_slurm else run.scheduler or "local",
         user=usage.user if usage else "",
         waited=usage.waited if usage and len(run.job_ids) == 1 else None,
@@ -78,7 +69,7 @@ def _course(source: Source, look: Snapshot) -> Facts:
         name=run.name,
         id=run.id,
         kind="run",
-        state=_state(status, lives),
+        state=status.state.value,
         ended=status.state.ended or status.state is State.UNKNOWN,
         exit_code=status.exit_code,
         why=redact_text(status.why),
@@ -96,6 +87,12 @@ def _course(source: Source, look: Snapshot) -> Facts:
     )
 
 
+def _tasks(source: Source, status: RunStatus) -> dict[str, str]:
+    """How each task of an array stands, in the order of their numbers."""
+    last = sorted(source.lives.last().items(), key=lambda each: (len(each[0]), each[0]))
+    return {task: task_status(status, task, [life]).state.value for task, life in last}
+
+
 def _with_setting(facts: Facts, source: Source) -> Facts:
     """With what it ran, and where."""
     run, last = source.run, source.last.attempt if source.last else None
@@ -110,6 +107,7 @@ def _with_setting(facts: Facts, source: Source) -> Facts:
         environment=environment(last.path) if last else {},
         values_asked=[(name, _safe(value), origin) for name, value, origin in plan_rows(plan)],
         reproduce=reproduce(run),
+        settled=settled(run),
     )
 
 
@@ -118,20 +116,14 @@ def _with_training(facts: Facts, source: Source, look: Snapshot) -> Facts:
     return replace(
         facts,
         phases={name: value for name, value in phases(source).items() if name in PHASES},
-        values=_values(look),
-        typical=_typical(source),
-        best=_best(source),
+        values=latest(look),
+        typical=typical(source),
+        best=best(source),
+        diverged=diverged(source),
         step=look.progress.step,
         total_steps=look.progress.total_steps,
         slow=slow_ranks(source),
     )
-
-
-def _state(status: RunStatus, lives: Sequence[Life]) -> str:
-    """How it stands; where Slurm has forgotten the job, the last attempt knows why it failed."""
-    if status.state is State.FAILED and lives:
-        return _ENDS.get(lives[-1].outcome, status.state).value
-    return status.state.value
 
 
 def _accounting(run: Run) -> tuple[Usage | None, str]:
@@ -185,32 +177,6 @@ def _lost(entry: Entry, after: Entry | None) -> int:
     return max(entry.last_step - built_on, 0)
 
 
-def _values(look: Snapshot) -> dict[str, float]:
-    first = [name for name in _SHOWN if name in look.values]
-    rest = sorted(name for name in look.values if name not in _SHOWN)
-    hidden = {f"{phase}_seconds" for phase in PHASES} | {"epoch_seconds"}
-    return {name: look.values[name] for name in [*first, *rest] if name not in hidden}
-
-
-def _typical(source: Source) -> dict[str, float]:
-    known = {
-        name: [value for value in source.train[name] if value is not None]
-        for name in ("samples_per_second", "tokens_per_second", "mfu", "step_seconds")
-        if name in source.train
-    }
-    return {name: median(values) for name, values in known.items() if values}
-
-
-def _best(source: Source) -> dict[str, float]:
-    columns = {"train_loss": source.train, "val_loss": source.val}
-    found = {
-        name: [value for value in each[name] if value is not None]
-        for name, each in columns.items()
-        if name in each
-    }
-    return {name: min(values) for name, values in found.items() if values}
-
-
 def _error(look: Snapshot) -> Error | None:
     failure = look.error
     if failure is None:
@@ -245,6 +211,10 @@ def _limits(source: Source, seen: Used, used: Used, silence: str) -> list[str]:
     if not len(source.train):
         found.append(
             "There are no metrics: they are written by a Trainer, or your own loop with one."
+        )
+    elif fit_start(source):
+        found.append(
+            "The script trained several times; losses and steps are those of the last time."
         )
     if silence:
         found.append(f"Slurm was asked and did not tell: {silence}")

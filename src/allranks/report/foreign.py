@@ -50,6 +50,7 @@ def job_facts(usage: Usage, *, now: datetime | None = None) -> Facts:
         state=usage.state.value,
         ended=usage.state.ended,
         exit_code=usage.exit_code,
+        tasks=_tasks(usage),
         job_ids=[usage.job_id],
         scheduler="slurm",
         folder=usage.folder,
@@ -118,6 +119,12 @@ def _limits(usage: Usage) -> list[str]:
         found.append("This site's accounting does not record how busy GPUs are.")
     if len(usage.parts) > 1:
         kind = "parts" if usage.mixed else "array tasks"
-        one = f"of one alone: allranks report --job {usage.parts[0].job_id}"
-        found.append(f"These are the numbers of {len(usage.parts)} {kind} together; {one}")
+        one = f" Of one alone: allranks report --job {usage.parts[0].job_id}" if usage.mixed else ""
+        found.append(f"These are the numbers of {len(usage.parts)} {kind} together.{one}")
     return found
+
+
+def _tasks(usage: Usage) -> dict[str, str]:
+    """How each task of an array stands."""
+    parts = {part.job_id.partition("_")[2]: part.state.value for part in usage.parts}
+    return {} if usage.mixed else parts

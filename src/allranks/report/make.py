@@ -19,7 +19,7 @@ from allranks.report.model import Facts
 from allranks.report.pictures import Picture, pictures
 from allranks.report.record import record
 from allranks.report.summary import verdict
-from allranks.runs.files import write_text
+from allranks.runs.files import put_text
 from allranks.runs.folder import Run
 from allranks.runs.index import find_run
 from allranks.slurm.jobs import checked_ids
@@ -50,13 +50,14 @@ class Report:
         return json.dumps(record(self.facts, self.advice), indent=2, ensure_ascii=False) + "\n"
 
     def default_path(self, form: str = "html") -> Path:
-        """``report.html`` in the run folder where that may be written, else a file here."""
-        ending = FORMATS[form]
-        folder = Path(self.facts.folder)
-        if self.facts.kind == "run" and os.access(folder, os.W_OK):
+        """``report.html`` in the folder of the run or task where that may be written, else a file here."""
+        facts, ending = self.facts, FORMATS[form]
+        folder = Path(facts.folder, "tasks", facts.task) if facts.task else Path(facts.folder)
+        if facts.kind == "run" and os.access(folder, os.W_OK):
             return folder / f"report.{ending}"
-        name = self.facts.id if self.facts.kind == "run" else self.facts.job_ids[0]
-        return Path(f"report-{name}.{ending}").absolute()
+        name = facts.id if facts.kind == "run" else facts.job_ids[0]
+        task = f"_{facts.task}" if facts.task else ""
+        return Path(f"report-{name}{task}.{ending}").absolute()
 
 
 def report_run(run: Run, *, task: str | None = None, now: datetime | None = None) -> Report:
@@ -87,10 +88,9 @@ def _is_of(run: Run, job_id: str) -> bool:
 def save(report: Report, form: str = "html", output: str = "") -> Path:
     """Write it to ``output`` (a file or a folder), or where it belongs."""
     path = Path(output).expanduser() if output else report.default_path(form)
-    if path.is_dir():
-        path = path / report.default_path(form).name
     try:
-        write_text(path, report.text(form))
+        path = path / report.default_path(form).name if path.is_dir() else path
+        put_text(path, report.text(form))
     except OSError as error:
         raise UsageError(
             f"The report cannot be written to {path}: {error.strerror or error}.\n"

@@ -172,6 +172,10 @@ class Facts:
     ended: bool = True
     exit_code: int | None = None
     why: str = ""
+    task: str = ""
+    """Which task of a job array this is; empty of an array as a whole, and of what is none."""
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    """How each task of the array stands that has begun: ``failed``, ``timed out``, ``running``."""
     job_ids: Sequence[str] = ()
     scheduler: str = ""
     folder: str = ""
@@ -197,6 +201,8 @@ class Facts:
     """The median over the run: samples_per_second, tokens_per_second, mfu, step_seconds."""
     best: Mapping[str, float] = field(default_factory=dict)
     """The lowest loss of training and validation."""
+    diverged: Mapping[str, int] = field(default_factory=dict)
+    """The losses that are NaN or infinite to the end, each with the step since which it is."""
     step: int | None = None
     total_steps: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -213,11 +219,20 @@ class Facts:
     values_asked: Sequence[tuple[str, str, str]] = ()
     """(name, value, where it came from) of the plan."""
     reproduce: Sequence[str] = ()
-    """Commands."""
+    """Commands that start it again."""
+    settled: Sequence[str] = ()
+    """Commands in place of these, that start it exactly as it was settled."""
     remarks: Sequence[str] = ()
     """What limits this report, in sentences."""
     time: datetime | None = None
     """When it was made."""
+
+    @property
+    def killed(self) -> bool:
+        """It was ended from outside so suddenly that nobody could write down how, and when."""
+        return (
+            self.state == "failed" and bool(self.attempts) and self.attempts[-1].outcome == "killed"
+        )
 
     @property
     def step_seconds(self) -> float:

@@ -8,12 +8,14 @@ from itertools import islice
 from statistics import mean, median
 from typing import Any
 
+from allranks.monitor.fits import fit_start
 from allranks.monitor.heat import Heat, heat, kinds
 from allranks.monitor.numbers import real
 from allranks.monitor.phases import phases_over_time
 from allranks.monitor.series import thin
 from allranks.monitor.source import Columns, Source
 from allranks.plots import Line, bar_plot, heat_plot, line_plot
+from allranks.report.training import diverged
 
 Units = Sequence[tuple[float, str]]
 
@@ -56,31 +58,47 @@ def pictures(source: Source) -> list[Picture]:
 
 
 def _training(source: Source) -> Iterator[Picture]:
+    """Of a script that trains several times the last time: one axis of steps can show one."""
+    since = fit_start(source)
     losses = [
-        *_curve(source.train, "train_loss", "training"),
-        *_curve(source.val, "val_loss", "validation", points=True),
+        *_curve(source.train, "train_loss", "training", since),
+        *_curve(source.val, "val_loss", "validation", since, points=True),
     ]
     if losses:
-        yield Picture("loss", _lines(losses, x="step", title="Loss", log_y=_steep(losses)))
+        how = {"log_y": _steep(losses), "stretch": _lost(source)}
+        yield Picture("loss", _lines(losses, x="step", title="Loss", **how))
     for name, word in (("tokens_per_second", "tokens"), ("samples_per_second", "samples")):
-        lines = _curve(source.train, name, word)
+        lines = _curve(source.train, name, word, since)
         if lines:
             svg = _lines(lines, x="step", y=f"{word} per second", title="Throughput", zero=True)
             yield Picture("throughput", svg)
             break
-    steps, parts = phases_over_time(source, BARS)
-    if steps and any(any(values) for values in parts.values()):
-        labels = [f"{step:,.0f}" for step in steps]
-        svg = bar_plot(
-            labels,
-            parts,
-            x="step",
-            y="seconds, mean over the ranks",
-            title="A step",
-            width=NARROW,
-            height=TALL,
-        )
-        yield Picture("phases", svg)
+    yield from _phases(*phases_over_time(source, BARS, source.train.place(since)))
+
+
+def _lost(source: Source) -> tuple[float, float, str] | None:
+    """Where the training loss is not finite any more: to the last step."""
+    since, last = diverged(source).get("train_loss"), source.train.last("step")
+    return (
+        None if since is None or last is None else (since, last, f"not finite since step {since:,}")
+    )
+
+
+def _phases(steps: Sequence[float], parts: Mapping[str, Sequence[float]]) -> Iterator[Picture]:
+    sums = [sum(column) for column in zip(*parts.values(), strict=True)]
+    if not steps or not any(sums):
+        return
+    factor, unit = (1e3, "ms") if max(sums) < 1 else (1.0, "seconds")
+    svg = bar_plot(
+        [f"{step:,.0f}" for step in steps],
+        {name: _over(values, 1 / factor) for name, values in parts.items()},
+        x="step",
+        y=f"{unit}, mean over the ranks",
+        title="A step",
+        width=NARROW,
+        height=TALL,
+    )
+    yield Picture("phases", svg)
 
 
 def _steep(lines: Sequence[Line]) -> bool:
@@ -93,10 +111,11 @@ def _lines(lines: Sequence[Line], **how: Any) -> str:
     return line_plot(lines, width=NARROW, height=TALL, **how)
 
 
-def _curve(columns: Columns, name: str, shown: str, *, points: bool = False) -> list[Line]:
-    if name not in columns:
-        return []
-    xs, ys = thin(columns["step"], columns[name], MOST_POINTS)
+def _curve(
+    columns: Columns, name: str, shown: str, since: float, *, points: bool = False
+) -> list[Line]:
+    begin = columns.place(since)
+    xs, ys = thin(columns.part("step", begin), columns.part(name, begin), MOST_POINTS)
     few = points and len(xs) <= 40
     return [Line(shown, xs, ys, points=few)] if xs else []
 
@@ -105,7 +124,7 @@ def _heats(source: Source) -> Iterator[Picture]:
     known = kinds(source)
     for kind in _HEATS:
         if kind in known:
-            found = heat(source, kind, COLUMNS)
+            found = heat(source, kind, COLUMNS, whole=True)
             if len(found.rows) > 1 or kind == "gpu":
                 yield Picture(f"heat-{kind}", _heat(kind, found))
 

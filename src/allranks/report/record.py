@@ -10,7 +10,7 @@ from allranks.monitor.plain import json_value
 from allranks.report.advice import Advice, enough
 from allranks.report.model import Facts
 from allranks.report.summary import verdict
-from allranks.report.texts import lines
+from allranks.wording import clean_lines
 
 FORMAT = 1
 """Goes up when a key changes its meaning or goes away; new ones may come at any time."""
@@ -43,7 +43,7 @@ def record(facts: Facts, advice: Sequence[Advice]) -> dict[str, Any]:
 def _clean(value: Any) -> Any:
     """Its texts, each line as every other form of a report has it."""
     if isinstance(value, str):
-        return lines(value)
+        return clean_lines(value)
     if isinstance(value, dict):
-        return {lines(name): _clean(each) for name, each in value.items()}
+        return {clean_lines(name): _clean(each) for name, each in value.items()}
     return [_clean(each) for each in value] if isinstance(value, list) else value

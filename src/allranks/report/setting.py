@@ -10,9 +10,10 @@ from typing import Any
 from allranks.redact import redact_environment, redact_words
 from allranks.runs.files import read_json
 from allranks.runs.folder import Run
+from allranks.runs.records import environment as variables
 
 _SETTINGS = (
-    "strategy", "precision", "compile", "accumulate", "batch_size_is", "activation_checkpointing",
+    "strategy", "precision", "compile", "accumulate", "batch_size_is", "clip_norm", "activation_checkpointing",
     "checkpoint_async", "checkpoint_every", "checkpoint_every_steps", "checkpoint_every_time", "seed",
     "deterministic",
 )  # fmt: skip
@@ -55,23 +56,27 @@ def versions(folder: Path, plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def environment(attempt: Path) -> dict[str, str]:
-    """Variables of rank 0 that change how a training runs; the agent has redacted them already."""
-    try:
-        lines = (attempt / "environment.txt").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return {}
-    pairs = (line.partition("=") for line in lines if "=" in line)
-    kept = {name: value[:_LONGEST] for name, _, value in pairs if name.startswith(_PREFIXES)}
+    """Variables of rank 0 that change how a training runs."""
+    known = variables(attempt).items()
+    kept = {name: value[:_LONGEST] for name, value in known if name.startswith(_PREFIXES)}
     return redact_environment(kept)
 
 
 def reproduce(run: Run) -> list[str]:
-    """What to type: the same command where it was given, or the job as it was settled."""
-    commands = []
-    if run.cwd and run.command:
-        words = redact_words(run.command)
-        commands += [f"cd {shlex.quote(run.cwd)}", shlex.join(words)]
-    if (run.path / "job.toml").is_file():
-        verb = "submit" if run.scheduler == "slurm" else "run"
-        commands.append(f"allranks {verb} --config {shlex.quote(str(run.path / 'job.toml'))}")
-    return commands
+    """What to type for the same again; nothing of a point of a study, whose command is the study's."""
+    if not run.command or run.command[1:2] == ["scale"]:
+        return []
+    return [*_there(run), shlex.join(redact_words(run.command))]
+
+
+def settled(run: Run) -> list[str]:
+    """What to type for the job exactly as it was settled, whatever the files say today."""
+    if not (run.path / "job.toml").is_file():
+        return []
+    verb = "submit" if run.scheduler == "slurm" else "run"
+    job = shlex.quote(str(run.path / "job.toml"))
+    return [*_there(run), f"allranks {verb} --config {job}"]
+
+
+def _there(run: Run) -> list[str]:
+    return [f"cd {shlex.quote(run.cwd)}"] if run.cwd else []

@@ -1,14 +1,14 @@
-"""The facts as short texts, the same for every form of a report: a verdict, tiles, asked against used."""
+"""The facts as short texts, the same for every form of a report: a verdict and tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allranks.report.advice import Advice, enough
-from allranks.report.advice.base import counted
+from allranks.report.advice.base import counted, names
 from allranks.report.model import Facts
-from allranks.wording import amount, percent, size, span, step_time, three, value
+from allranks.wording import amount, percent, span, step_time, three, value
 
 GOOD, FAIR, BAD, PLAIN = "good", "fair", "bad", "plain"
 _ENDS = {
@@ -33,6 +33,11 @@ _STATES = {
     "interrupted": FAIR,
     "cancelled": FAIR,
 }
+_BADLY = ("failed", "out of memory", "node failed", "timeout")
+
+
+SETTLED = "Or exactly as it was settled:"
+"""Between two ways to run it again."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +51,10 @@ class Tile:
     """Whether it is good, fair, bad, or none of these."""
 
 
-@dataclass(frozen=True)
-class Use:
-    """What was used of what was asked for."""
-
-    title: str
-    used: str
-    asked: str
-    share: float | None = None
-    """Used over asked."""
-    about: str = ""
-
-
 def verdict(facts: Facts, advice: Sequence[Advice]) -> str:
     """The report in one sentence."""
     severities = [each.severity for each in changes(advice)]
-    state = _ENDS.get(facts.state, f"It is {facts.state}")
+    state = "It was killed" if facts.killed else _ENDS.get(facts.state, f"It is {facts.state}")
     if "error" in severities:
         but = ", but something went wrong" if facts.state == "completed" else ""
         return f"{state}{but}: look at the advice first."
@@ -70,12 +63,36 @@ def verdict(facts: Facts, advice: Sequence[Advice]) -> str:
         return f"{state}; {wanted} would make it cheaper or faster."
     if not enough(facts):
         return f"{state}; {_not_judged(facts)}."
-    much = "little" if severities else "nothing"
-    if facts.state != "completed":
-        return f"{state}; from what was measured there is {much} to change."
     if facts.asked.has_gpus and facts.used.gpu_use is None:
         return f"{state}; how its GPUs were used is not known."
-    return f"{state} and used what it had well; there is {much} to change."
+    much = "little" if severities else "nothing"
+    return f"{state}; from what was measured there is {much} to change."
+
+
+def array(facts: Facts) -> str:
+    """Which task of a job array this is, and which ended otherwise than well; empty of no array."""
+    if not facts.tasks:
+        return ""
+    count = counted(len(facts.tasks), "task")
+    parts = [f"Task {facts.task} of a job array, {count} so far" if facts.task else count]
+    for state in dict.fromkeys(facts.tasks.values()):
+        if state != "completed":
+            parts.append(f"{state}: {names([t for t, s in facts.tasks.items() if s == state], 6)}")
+    other = _other_task(facts)
+    return "; ".join(parts) + (
+        f". Of {'another' if facts.task else 'one'}: {other}" if other else "."
+    )
+
+
+def _other_task(facts: Facts) -> str:
+    """What to type for the report of a task that failed, else of any other."""
+    others = [task for task in facts.tasks if task != facts.task]
+    bad = [task for task in others if facts.tasks[task] in _BADLY]
+    for task in [*bad, *others][:1]:
+        if facts.kind == "run":
+            return f"allranks report {facts.id} --task {task}"
+        return f"allranks report --job {facts.job_ids[0]}_{task}"
+    return ""
 
 
 def _not_judged(facts: Facts) -> str:
@@ -110,7 +127,8 @@ def _result(facts: Facts) -> Tile:
     mood = _STATES.get(facts.state, BAD if facts.ended and facts.state != "unknown" else PLAIN)
     lives = f", {counted(len(facts.attempts), 'attempt')}" if len(facts.attempts) > 1 else ""
     code = f", exit code {facts.exit_code}" if facts.exit_code else ""
-    about = (f"after {span(facts.seconds)}" if facts.seconds else "") + lives + code
+    least = " or more" if facts.killed else ""
+    about = (f"after {span(facts.seconds)}{least}" if facts.seconds else "") + lives + code
     return Tile("Result", facts.state, about.lstrip(", "), mood)
 
 
@@ -125,7 +143,8 @@ def _progress(facts: Facts) -> list[Tile]:
         if name in facts.values:
             best = facts.best.get(name)
             about = f"best {value(best)}" if best is not None else ""
-            found.append(Tile(title, value(facts.values[name]), about))
+            mood = BAD if name in facts.diverged else PLAIN
+            found.append(Tile(title, value(facts.values[name]), about, mood))
     return found
 
 
@@ -175,65 +194,3 @@ def energy(joules: float) -> str:
         if hours >= unit:
             return f"{three(hours / unit)} {name}"
     return f"{hours:.0f} Wh"
-
-
-def uses(facts: Facts) -> list[Use]:
-    """Asked against used, per node; what is not known is left out."""
-    found = [_cpu_use(facts), _memory_use(facts), *_gpu_uses(facts), _time_use(facts)]
-    return [each for each in found if each is not None]
-
-
-def _cpu_use(facts: Facts) -> Use | None:
-    used = facts.used
-    if used.cpus is None:
-        return None
-    has = facts.asked.cpus_per_node or used.cpus_allowed
-    busy = used.cpus if used.cpus_high is None else used.cpus_high
-    mean = "in the mean" if used.cpus_high is None else f"mean {three(round(used.cpus, 2))}"
-    where = f"on {used.cpus_host}" if used.cpus_host and (facts.asked.nodes or 1) > 1 else ""
-    share = _over(busy, has)
-    return Use(
-        "CPUs of a node", three(round(busy, 2)), str(has or "?"), share, _about(share, where, mean)
-    )
-
-
-def _memory_use(facts: Facts) -> Use | None:
-    used = facts.used
-    if used.memory is None:
-        return None
-    limit = facts.asked.memory_per_node or used.memory_limit
-    where = f"on {used.memory_host}" if used.memory_host else ""
-    share = _over(used.memory, limit)
-    about = _about(share, where, "at most" if used.memory_at_most else "at its peak")
-    return Use("Memory of a node", size(used.memory), size(limit) if limit else "?", share, about)
-
-
-def _gpu_uses(facts: Facts) -> Iterator[Use]:
-    used = facts.used
-    if used.gpu_use is not None:
-        count = counted(len(used.gpus), "GPU")
-        yield Use("GPU time", percent(used.gpu_use), count, used.gpu_use, "with a kernel running")
-    if used.gpu_memory is not None:
-        total = max((gpu.memory_total or 0 for gpu in used.gpus), default=0)
-        about = _about(used.gpu_memory, "", "the fullest, at its peak")
-        held = size(used.gpu_memory * total)
-        yield Use("GPU memory", held, size(total), used.gpu_memory, about)
-
-
-def _time_use(facts: Facts) -> Use | None:
-    limit = facts.asked.time_limit
-    if not limit or not facts.seconds:
-        return None
-    longest = max((life.seconds for life in facts.attempts), default=facts.seconds)
-    which = "the longest attempt" if len(facts.attempts) > 1 else ""
-    share = _over(longest, limit)
-    return Use("Time", span(longest), span(limit), share, _about(share, "", which))
-
-
-def _about(share: float | None, *words: str) -> str:
-    shown = percent(share) if share is not None else ""
-    return ", ".join(each for each in (shown, *words) if each)
-
-
-def _over(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
+from allranks.pages.table import Table
 from allranks.report.model import Facts
 from allranks.wording import percent, size, span
 
@@ -13,26 +13,12 @@ _MOST_GPUS = 64
 _MOST_HOSTS = 16
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of text below titles."""
-
-    titles: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: frozenset[int] = field(default_factory=frozenset)
-    """Columns that hold numbers."""
-    more: str = ""
-    """What was left out."""
-
-
 def request(facts: Facts) -> list[tuple[str, str]]:
     """What was asked for and where it ran, in words."""
     asked = facts.asked
-    gpus = (
-        f"{asked.gpu_type + ' ' if asked.gpu_type else ''}{asked.gpus_per_node}"
-        if asked.gpus_per_node
-        else ""
-    )
+    gpus = str(asked.gpus_per_node or "")
+    if gpus and asked.gpu_type:
+        gpus = f"{gpus} × {asked.gpu_type}"
     memory = (
         "all of the node"
         if asked.memory_is_all

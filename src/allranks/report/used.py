@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allranks.monitor.numbers import real
+from allranks.monitor.numbers import real, whole
 from allranks.monitor.source import AttemptSource, NodeSource, Source
 from allranks.report.model import Asked, GpuUsed, Used
 
@@ -42,8 +42,8 @@ class _Node:
         total, limit = real(facts.get("memory_total")), real(facts.get("memory_limit"))
         self.memory_total = int(total) if total else self.memory_total
         self.memory_limit = int(limit) if limit else self.memory_limit or self.memory_total
-        self.cpus_allowed = facts.get("cpus") or self.cpus_allowed
-        self.cpus_total = facts.get("cpus_total") or self.cpus_total
+        self.cpus_allowed = whole(facts.get("cpus")) or self.cpus_allowed
+        self.cpus_total = whole(facts.get("cpus_total")) or self.cpus_total
 
     def peak(self, row: Row) -> None:
         """Of every sample."""

@@ -21,6 +21,7 @@ Rule = Callable[[Facts], "Advice | None"]
 ALWAYS: tuple[Rule, ...] = (
     course.failure,
     course.gpu_memory_out,
+    course.diverged,
     course.time_limit,
     course.go_on,
     course.lost_work,

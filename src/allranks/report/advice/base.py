@@ -67,7 +67,7 @@ def ask(facts: Facts, option: str, value: int | str) -> str:
     return f"--{option} {value}" if ours else f"#SBATCH --{option}={value}"
 
 
-def trainer(facts: Facts, **values: int | str) -> str:
+def trainer(facts: Facts, **values: float | str) -> str:
     """What to write where a Trainer trains; empty without one."""
     words = ", ".join(f"{name}={value!r}" for name, value in values.items())
     return f"TrainConfig({words})" if facts.settings and words else ""

@@ -6,6 +6,7 @@ from allranks.report.advice.base import (
     Advice,
     ask,
     counted,
+    names,
     number_set,
     rounded,
     short_time,
@@ -14,6 +15,7 @@ from allranks.report.advice.base import (
     trainer,
 )
 from allranks.report.model import Facts, Life
+from allranks.runs.endings import KILLS, ending, error_line
 from allranks.wording import percent, span
 
 FAILED = ("failed", "node failed")
@@ -35,22 +37,63 @@ def failure(facts: Facts) -> Advice | None:
     """What ended the run, when something did."""
     if not _failed(facts):
         return None
-    after = f" after {span(facts.seconds)}" if facts.seconds else ""
-    early = facts.seconds < EARLY and not facts.step
-    when = f"It failed{after}, before its first step" if early else f"It failed{after}"
     error = facts.error
+    if error is None and facts.killed:
+        return _killed(facts)
+    after = f" after {span(facts.seconds)}" if facts.seconds else ""
+    early = facts.seconds < EARLY and not facts.step and facts.kind == "run"
+    when = f"{_who(facts)} failed{after}{', before its first step' if early else ''}"
     if error is None:
         code = f" with exit code {facts.exit_code}" if facts.exit_code else ""
         return Advice("failed", "error", f"{when}{code}.", _logs(facts))
     where = f" on {error.host}" if error.host else ""
-    how = (
-        f"was killed by {error.signal}"
-        if error.signal
-        else f"ended with exit code {error.exit_code}"
-    )
-    last = (error.traceback.strip().splitlines() or [""])[-1].strip()
-    what = f": {last[:200]}" if last else "."
-    return Advice("failed", "error", f"{when}. Rank {error.rank}{where} {how}{what}", _logs(facts))
+    how = ending(error.exit_code, error.signal)
+    said = error_line(error.traceback)
+    what = f": {said}" if said else "."
+    text = f"{when}. Rank {error.rank}{where} failed first, {how}{what}"
+    return Advice("failed", "error", text, _logs(facts))
+
+
+def _killed(facts: Facts) -> Advice:
+    """Nothing was written at its end, so what its ranks said last is all there is."""
+    known = f", {span(facts.seconds)} after it began or later" if facts.seconds else ""
+    text = f"It was killed from outside{known}: {KILLS}."
+    return Advice("failed", "error", text, f"allranks logs {facts.id}")
+
+
+def _who(facts: Facts) -> str:
+    """Of an array as a whole its failed tasks."""
+    failed = [task for task, state in facts.tasks.items() if state in FAILED]
+    if facts.task or not failed:
+        return "It"
+    return f"Task{'s' if len(failed) > 1 else ''} {names(failed)} of {len(facts.tasks)}"
+
+
+def diverged(facts: Facts) -> Advice | None:
+    """A loss that became NaN or infinite and stayed so: all that came after it is worth nothing."""
+    if not facts.diverged:
+        return None
+    name, since = next(iter(facts.diverged.items()))
+    loss = "validation loss" if name == "val_loss" else "loss"
+    whole = f" of {facts.total_steps:,}" if facts.total_steps else ""
+    text = f"The {loss} is not finite since step {since:,}{whole}"
+    if not facts.ended:
+        text += ": what follows is for nothing."
+        return Advice("diverged", "error", text, f"allranks cancel {facts.id}")
+    if name == "train_loss" and facts.step and facts.step > since:
+        text += f": {percent((facts.step - since) / facts.step)} of the run went for nothing"
+    text += f". {_tamer(facts)}"
+    changes = {} if "clip_norm" in facts.settings else {"clip_norm": 1.0}
+    return Advice("diverged", "error", text, trainer(facts, **changes))
+
+
+def _tamer(facts: Facts) -> str:
+    """What to try against it."""
+    half = ", bf16 in place of fp16" if facts.settings.get("precision") == "fp16" else ""
+    text = f"Try a lower learning rate, a warm-up, clipped gradients{half}, or look at the data."
+    if facts.settings:
+        text += " EarlyStopping(stop_on_nan=True) ends such a training."
+    return text
 
 
 def gpu_memory_out(facts: Facts) -> Advice | None:

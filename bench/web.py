@@ -62,7 +62,7 @@ def main() -> None:
             f"made in {time.perf_counter() - began:.1f} s\n"
         )
         with browser() as driver:
-            rounds = [measure(driver, run.path, run.id) for _ in range(options.rounds)]
+            rounds = [measure(driver, run.path) for _ in range(options.rounds)]
     _print([one for pair in rounds for one in pair])
 
 
@@ -74,16 +74,16 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(driver: Any, folder: Path, run: str) -> list[dict[str, Any]]:
+def measure(driver: Any, folder: Path) -> list[dict[str, Any]]:
     """A cold look, with a server that was just started, and a warm one."""
     with server(folder) as address:
-        return [{"kind": kind, **look(driver, address, run)} for kind in ("cold", "warm")]
+        return [{"kind": kind, **look(driver, address)} for kind in ("cold", "warm")]
 
 
-def look(driver: Any, address: str, run: str) -> dict[str, float]:
+def look(driver: Any, address: str) -> dict[str, float]:
     """Milliseconds from the navigation, by the browser's clock."""
     driver.get("about:blank")
-    driver.get(f"{address}#/run/{run}")
+    driver.get(address)
     until = time.monotonic() + 60
     while time.monotonic() < until:
         drawn = driver.execute_script("return window.drawn || {}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,21 @@ def the_browser(page: Address) -> Iterator[Browser]:
     browser.open(page)
     yield browser
     browser.driver.quit()
+
+
+@pytest.fixture
+def elsewhere(the_browser: Browser, page: Address) -> Iterator[Callable[[Path], Browser]]:
+    """The browser at a server of its own over the runs below a folder; afterwards it is back."""
+    with ExitStack() as servers:
+
+        def opened(folder: Path) -> Browser:
+            the_browser.size(1280, 900)
+            the_browser.open(servers.enter_context(serving(folder)))
+            the_browser.complaints()
+            return the_browser
+
+        yield opened
+        the_browser.open(page)
 
 
 @pytest.fixture

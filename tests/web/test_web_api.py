@@ -69,6 +69,7 @@ def test_a_look_has_the_head_of_the_page(client: TestClient, runs: Runs) -> None
     assert look["nodes"][0]["gpus"]
     failed = client.get(f"/api/runs/{runs.failed.id}").json()
     assert "OutOfMemoryError" in failed["error"]["traceback"]
+    assert failed["error"]["how"] == "exit code 1"
 
 
 def test_plots_are_thin_and_smooth_on_request(client: TestClient, runs: Runs) -> None:
@@ -141,6 +142,26 @@ def test_a_comparison_says_what_differs(client: TestClient, runs: Runs) -> None:
     assert client.get("/api/compare", params={"runs": list("abcdefg")}).status_code == 400
 
 
+def test_no_line_is_drawn_over_the_wait_between_two_attempts(
+    client: TestClient, runs: Runs
+) -> None:
+    for x, gaps in (("step", 0), ("time", 1)):
+        found = client.get("/api/compare", params={"runs": runs.live.id, "x": x}).json()
+        places, losses = found["curves"][runs.live.id]["train_loss"]
+        assert losses.count(None) == gaps
+        assert places == sorted(places)
+
+
+def test_where_the_time_went_is_told_of_all_steps_once_it_ended(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "over", windows=60)
+    path = run.path / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    early = [row | {"data_seconds": 9.0} if row["step"] <= 300 else row for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in early))
+    look = client_of(tmp_path).get(f"/api/runs/{run.id}").json()
+    assert look["phases"]["data"] > 4
+
+
 def test_a_comparison_goes_on_without_a_run_that_is_gone(client: TestClient, runs: Runs) -> None:
     found = client.get("/api/compare", params={"runs": [runs.done.id, "gone, and never was"]})
     assert [run["id"] for run in found.json()["runs"]] == [runs.done.id]
@@ -183,6 +204,13 @@ def test_a_task_of_an_array_is_looked_at_by_its_number(tmp_path: Path) -> None:
     looks = [client.get(f"/api/runs/{run.id}?task={task}").json() for task in ("3", "4")]
     assert [look["task"] for look in looks] == ["3", "4"]
     assert looks[0]["tasks"] == ["3", "4"]
+    attempts = [look["attempts"] for look in (*looks, client.get(f"/api/runs/{run.id}").json())]
+    assert [[one["array_task"] for one in some] for some in attempts] == [["3"], ["4"], ["3", "4"]]
+    (run.path / "tasks" / "3").mkdir(parents=True)
+    (run.path / "tasks" / "3" / "training.json").write_text('{"seed": 7}')
+    assert client_of(tmp_path).get(f"/api/runs/{run.id}/job?task=3").json()["training"] == {
+        "seed": "7"
+    }
     lines = client.get(f"/api/runs/{run.id}/logs?task=3").json()["lines"]
     assert {line["task"] for line in lines} == {"3"}
     assert client.get("/api/runs").json()["runs"][0]["tasks"] == 2

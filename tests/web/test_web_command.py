@@ -68,6 +68,14 @@ def test_what_it_says_to_people(tmp_path: Path, clean_env: dict[str, str]) -> No
         assert line(process) == "Ctrl-C ends it.\n"
 
 
+def test_one_run_is_shown_at_once(tmp_path: Path, clean_env: dict[str, str]) -> None:
+    run = make_run(tmp_path / "runs", "shown", windows=2)
+    with started(tmp_path, clean_env, "--port", "0", str(run.path)) as process:
+        assert line(process).strip().endswith(f"#/run/{run.id}")
+    with started(tmp_path, clean_env, "--port", "0", "runs") as process:
+        assert "#" not in line(process)  # a folder: the list of its runs
+
+
 def test_the_browser_is_started_without_the_token(
     tmp_path: Path, clean_env: dict[str, str]
 ) -> None:

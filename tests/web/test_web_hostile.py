@@ -81,7 +81,7 @@ def test_pipes_in_someone_elses_run_are_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["before", "after"])
-@pytest.mark.parametrize("offset", ["9" * 18, "9" * 200, "-7"])
+@pytest.mark.parametrize("offset", ["9" * 18, "9" * 200, "-7", "-" + "9" * 20])
 def test_an_offset_that_no_file_has(client: TestClient, runs: Runs, way: str, offset: str) -> None:
     answer = client.get(f"/api/runs/{runs.done.id}/logs?{way}=1_1.0.{offset}")
     assert answer.status_code == 200

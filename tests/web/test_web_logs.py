@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,24 @@ def test_a_line_between_its_neighbours(run: Run) -> None:
         assert len(page["lines"]) >= min(20, len(every) - index)
 
 
+def test_a_failure_is_looked_at_where_it_happened(run: Run, tmp_path: Path) -> None:
+    """Its record is in no log: the line after it, of any rank, is the place to look at."""
+    every = forward(run, Query(), 100_000)
+    failed = Run.open(shutil.copytree(run.path, tmp_path / "failed"))
+    record = {"rank": 3, "exit_code": 1, "time": "2026-01-02T00:00:30.000000Z"}
+    write(failed.path / "attempts" / "2" / "failures" / "rank-00003.json", json.dumps(record))
+    [told] = [one for one in forward(failed, Query(errors=True), 100) if one["stream"] == "f"]
+    page = around(failed, Query(), 60, Place.read(str(told["place"])))
+    index = next(n for n, one in enumerate(every) if str(one["time"]) >= record["time"])
+    assert page["at"] == every[index]["place"]
+    assert page["lines"] == every[index - 30 : index + 30]
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 def test_a_long_line_is_cut_and_says_so(tmp_path: Path) -> None:
     run = Run.create(tmp_path, "long", scheduler="local", cwd="/", command=[])
     attempt = run.new_attempt()
@@ -183,6 +202,16 @@ def test_following_leaves_out_no_line_that_comes_late(tmp_path: Path) -> None:
     page = next_page(run, Query(), 10, Cursor.read(page["next"]))
     assert [line["text"] for line in page["lines"]] == ["and more"]
     assert len(backward(run, Query(), 1)) == 4
+
+
+@pytest.mark.parametrize(
+    "query", [Query("epoch 5"), Query("Epoch 5", case=True), Query(r"^epoch \d+$", regex=True)]
+)
+def test_colours_within_a_line_do_not_hide_it(tmp_path: Path, query: Query) -> None:
+    run = Run.create(tmp_path, "colours", scheduler="local", cwd="/", command=[])
+    append(rank_log(run), "2026-01-01T00:00:10.000000Z o \x1b[32mepoch\x1b[0m 5\n")
+    found = [line["text"] for line in forward(run, query, 10)]
+    assert found == ([] if query.case else ["\x1b[32mepoch\x1b[0m 5"])
 
 
 def test_the_tasks_of_an_array_are_merged_and_all_followed(tmp_path: Path) -> None:

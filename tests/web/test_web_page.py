@@ -70,7 +70,11 @@ def test_the_crosshair_runs_through_all_plots(browser: Browser, runs: Runs) -> N
     ActionChains(browser.driver).move_to_element(first).perform()
     steps = "return [...document.querySelectorAll('.grid .legend .at')].map((at) => at.textContent)"
     browser.until(lambda: len({*browser.js(steps)}) == 1 and browser.js(steps)[0], "one step")
-    assert browser.js(steps)[0].startswith("step ")
+    at, plots = browser.js(steps)[0], browser.js("return document.body.dataset.plots")
+    assert at.startswith("step ")
+    grow(runs.live)
+    browser.until(lambda: browser.js("return document.body.dataset.plots") != plots, "new plots")
+    assert browser.js(steps)[0].startswith("step ")  # the mouse rests where it was
 
 
 def test_every_heat_map_can_be_chosen_and_read_by_keys(browser: Browser, runs: Runs) -> None:
@@ -89,10 +93,12 @@ def test_every_heat_map_can_be_chosen_and_read_by_keys(browser: Browser, runs: R
 
 def test_what_a_run_adds_appears_by_itself(browser: Browser, runs: Runs) -> None:
     opened(browser, runs.live.id)
-    before = browser.text(".run-progress")
+    before, loss = browser.text(".run-progress"), browser.text(".grid .legend output")
+    assert loss == browser.text(".tiles dd")
     grow(runs.live, 3)
     browser.until(lambda: browser.text(".run-progress") != before, "the new step")
-    browser.until(lambda: int(browser.js("return document.body.dataset.plots")) > 1, "new plots")
+    browser.until(lambda: browser.text(".grid .legend output") != loss, "the new loss")
+    assert browser.text(".grid .legend output") == browser.text(".tiles dd")
     assert browser.complaints() == []
 
 
@@ -149,6 +155,7 @@ def test_two_runs_compared(browser: Browser, runs: Runs) -> None:
         "[...document.querySelectorAll('button')].find((b) => b.textContent === 'By time').click()"
     )
     browser.until(lambda: "x=time" in browser.js("return location.hash"))
+    assert browser.js("return document.querySelector('td.setting code').offsetWidth") < 400
     assert browser.complaints() == []
 
 
@@ -222,6 +229,8 @@ def test_no_width_scrolls_sideways(browser: Browser, runs: Runs, width: int) -> 
         if place == f"run/{runs.live.id}":
             browser.until(lambda: plotted(browser) and "GPU memory" in browser.text(), "the plots")
         assert browser.js("return document.scrollingElement.scrollWidth") <= width, place
+    chosen = "return document.querySelector('[aria-selected=true]').getBoundingClientRect().right"
+    assert browser.js(chosen) <= width  # the last tab, scrolled to where it is seen
 
 
 def test_names_and_lines_stay_text(browser: Browser, runs: Runs) -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+import allranks.web.rows
+from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
+from allranks.runs.ledger import Entry
 from allranks.web.following import States
 from allranks.web.rows import Rows
 from allranks.web.slurm_queue import Queue
 from command_rig import until
-from monitor_rig import grow, make_run
+from monitor_rig import grow, make_array, make_run
 from web_rig import client_of
 
 
@@ -28,6 +31,42 @@ def test_curves_of_many_growing_runs_are_read_in_turn(
             grow(run)
         found = rows.rows(known)
     assert all(len(row["curve"]) > 3 for row in found)
+
+
+def test_one_folder_that_cannot_be_read_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path, "good", windows=2)
+    bad = make_run(tmp_path, "bad", windows=2)
+    progress = bad.path / "attempts" / "1" / "progress.json"
+    progress.write_text('{"step": "ten", "began": [], "updated": 1e400, "total_steps": {}}')
+    (bad.path / "attempts" / "1" / "end.json").write_text("[" * 100_000)
+    client = client_of(tmp_path)
+    rows = {row["name"]: row for row in client.get("/api/runs").json()["runs"]}
+    assert (rows["good"]["step"], rows["good"]["state"]) == (20, "completed")
+    assert "bad" in rows
+    told = allranks.web.rows.stories
+
+    def refuse(attempts: list[Attempt], running: bool) -> list[Entry]:
+        if attempts[0].path.is_relative_to(bad.path):
+            raise ValueError("year 99999 is out of range")
+        return told(attempts, running)
+
+    monkeypatch.setattr("allranks.web.rows.stories", refuse)
+    rows = {row["name"]: row for row in client_of(tmp_path).get("/api/runs").json()["runs"]}
+    assert rows["good"]["step"] == 20
+    assert rows["bad"]["why"] == "the folder cannot be read: year 99999 is out of range"
+    assert (rows["bad"]["state"], rows["bad"]["step"]) == ("unknown", None)
+
+
+def test_an_array_that_has_ended_needs_no_answer_of_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sweep-1").mkdir()
+    run = make_array(tmp_path / "sweep-1", {"3": "failed", "4": "finished"})
+    squeue(tmp_path, "echo squeue: no slurm.conf >&2; exit 1", monkeypatch)
+    [status] = States().of([run], wait=30)
+    assert (status.state.value, status.why) == ("failed", "")
 
 
 class _Clock:

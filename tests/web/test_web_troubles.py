@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -76,11 +76,19 @@ def test_the_last_lines_of_a_run_are_seen(alone: Browser, run: Run) -> None:
 
 def test_a_task_of_an_array_is_chosen(alone: Browser, run: Run) -> None:
     edit(run.path / "run.json", array="5-6")
+    edit(run.path / "attempts" / "1" / "end.json", next="stop")
     for number in (1, 2):
         edit(run.path / "attempts" / str(number) / "attempt.json", array_task=str(number + 4))
     alone.go(f"run/{run.id}/logs")
     alone.until(lambda: "task 6" in alone.text(".run-head"), "the task that began last")
     alone.until(lambda: "6:0" in alone.text(".log"), "its lines")
+    assert alone.text(".tasks select").split("\n")[0] == "All tasks"
+    alone.go(f"run/{run.id}/attempts")
+    alone.until(lambda: alone.js("return document.querySelectorAll('tbody tr').length") == 2)
+    alone.go(f"run/{run.id}")
+    alone.until(lambda: "Newest task (6)" in alone.text(".tasks"), "which one is shown")
+    assert "1 task of the array did not end well: 5" in alone.text(".run-head")
+    alone.go(f"run/{run.id}/logs")
     change = "const [box] = document.querySelectorAll('.tasks select'); box.value = '5'; "
     alone.js(change + "box.dispatchEvent(new Event('change'))")
     alone.until(lambda: "task 5" in alone.text(".run-head"), "the other task")
@@ -119,6 +127,49 @@ def test_a_server_that_does_not_answer(browser: Browser, runs: Runs) -> None:
     browser.js(f"AbortSignal.timeout = () => {late}")
     browser.look()
     browser.until(lambda: "No answer since" in browser.text("#link-state"), "the words")
+
+
+def test_a_server_that_fails_is_not_waited_for(browser: Browser, runs: Runs) -> None:
+    browser.go(f"run/{runs.live.id}")
+    browser.until(lambda: "running" in browser.text(".run-head"), "the run")
+    browser.js("window.fetch = async () => new Response('', { status: 500 })")
+    browser.js("location.hash = '#/'")
+    browser.until(lambda: "The server answered 500" in browser.text("[role=alert]"), "the words")
+    assert "Reading" not in browser.text()
+
+
+def test_the_log_fills_the_window_and_its_text_stands_in_one_column(
+    elsewhere: Callable[[Path], Browser], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, "wide", ranks=12, windows=20, attempts=2)
+    browser = elsewhere(tmp_path)
+    browser.go(f"run/{run.id}/logs")
+    browser.until(lambda: "step 200" in browser.text(".log"), "the log")
+    left = "(e) => Math.round(e.getBoundingClientRect().left)"
+    assert len(set(browser.js(f"return [...document.querySelectorAll('.said')].map({left})"))) == 1
+    height = "return document.scrollingElement.scrollHeight"
+    browser.until(lambda: browser.js(height) <= 900, "a page that does not scroll")
+
+
+def test_a_line_of_one_point_is_seen(elsewhere: Callable[[Path], Browser], tmp_path: Path) -> None:
+    run = make_run(tmp_path, "begun", windows=1)
+    browser = elsewhere(tmp_path)
+    browser.go(f"run/{run.id}")
+    browser.until(lambda: browser.js(POINT), "the point")
+
+
+POINT = """
+const canvas = document.querySelector(".grid .uplot canvas");
+if (!canvas) return false;
+const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+copy.drawImage(canvas, 0, 0);
+const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+for (let i = 0; i < data.length; i += 4) {
+  if (data[i + 3] > 100 && data[i + 2] - data[i] > 90) return true;
+}
+return false;
+"""
+"""Whether anything blue is drawn: the line is, the axes are grey."""
 
 
 def test_a_run_that_is_not_there(browser: Browser) -> None:

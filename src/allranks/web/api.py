@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from allranks.errors import AllranksError, RunNotFoundError, UsageError
-from allranks.monitor.plain import plain
+from allranks.monitor.phases import phases
+from allranks.monitor.plain import entry_record, plain, status_record
 from allranks.monitor.remarks import remarks
 from allranks.monitor.snapshot import take
 from allranks.runs.folder import Run
+from allranks.runs.ledger import stories
 from allranks.schedulers.status import RunStatus
 from allranks.slurm.states import State
-from allranks.web import log_pages, searching
+from allranks.web import log_pages, reporting, searching
 from allranks.web.catalogue import Catalogue
 from allranks.web.comparing import MOST, compare
 from allranks.web.following import Following, States
 from allranks.web.job_facts import job_facts
 from allranks.web.log_files import Place
 from allranks.web.log_pages import Cursor
-from allranks.web.log_query import Query
 from allranks.web.looks import heat_map, plots
+from allranks.web.questions import number_of, query_of, task_of, weight_of
 from allranks.web.rows import Rows
 from allranks.web.slurm_queue import Queue
 
@@ -38,7 +39,6 @@ _LINES = 2000  # lines of a log in one answer, at most
 _SCRAPED = 50  # runs that /metrics speaks of, at most
 _OVER = 600.0  # seconds for which it speaks of one that has ended
 _SCRAPE = 5.0  # seconds that it waits for Slurm, at most
-_RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 
 Answer = Callable[[Request], Any]
 
@@ -55,7 +55,7 @@ class Api:
         self._queue = Queue()
 
     def routes(self) -> list[Route]:
-        """Every path below /api/, and /metrics."""
+        """Every path below /api/, /metrics, and the reports."""
         answers: dict[str, Answer] = {
             "/api/runs": self.runs,
             "/api/compare": self.compare,
@@ -67,12 +67,13 @@ class Api:
             "/api/runs/{run}/job": self.job,
         }
         json_routes = [Route(path, _as_json(answer)) for path, answer in answers.items()]
-        return [*json_routes, Route("/metrics", self.metrics)]
+        others = [Route("/metrics", self.metrics), Route("/runs/{run}/report", self.report)]
+        return [*json_routes, *others]
 
     def runs(self, request: Request) -> dict[str, Any]:
         """The list, newest first, and the jobs in the queue that are no runs."""
         runs = self._catalogue.runs()
-        limit = _number(request, "limit", _SHOWN, 10_000)
+        limit = number_of(request, "limit", _SHOWN, 10_000)
         ours = {job for _, run in runs for job in run.job_ids}
         return {
             "runs": self._rows.rows(runs[:limit], curves=request.query_params.get("curves") != "0"),
@@ -81,32 +82,39 @@ class Api:
         }
 
     def look(self, request: Request) -> dict[str, Any]:
-        """Everything but the plots."""
-        run = self._run(request)
+        """Everything but the plots; without a choice the attempts are those of all tasks of an array."""
+        run, task = self._run(request), task_of(request)
         status = self._states.of([run])[0]
-        with self._following.source(run, _task(request)) as source:
-            found = plain(take(source, status)) | {"tasks": source.tasks}
+        with self._following.source(run, task) as source:
+            snapshot = take(source, status)
+            found = plain(snapshot) | {"tasks": source.tasks}
+            if snapshot.status.state.ended:
+                found["phases"] = phases(source)  # of all its steps, not of the last
+        shown = snapshot.status if task else status
+        if found["tasks"] and not task:
+            entries = stories(run.attempts, status.is_running)
+            found["attempts"] = [entry_record(entry) for entry in entries]
         for name in ("loss", "val_loss", "last_lines"):  # the plots and the logs have more of them
             del found[name]
         found["ranks"] = [_rank(rank) for rank in found["ranks"]]
-        state = {"state": status.state.value, "ended": status.state.ended}
-        return found | state | {"id": request.path_params["run"]}
+        state = {"state": shown.state.value, "ended": shown.state.ended}
+        return found | state | {"status": status_record(shown), "id": request.path_params["run"]}
 
     def plots(self, request: Request) -> dict[str, Any]:
         """Loss, throughput, phases and chosen metrics by step."""
         names = request.query_params.getlist("names")
-        with self._following.source(self._run(request), _task(request)) as source:
-            return plots(source, names, _weight(request))
+        with self._following.source(self._run(request), task_of(request)) as source:
+            return plots(source, names, weight_of(request))
 
     def heat(self, request: Request) -> dict[str, Any]:
         """One heat map, ranks × time."""
-        with self._following.source(self._run(request), _task(request)) as source:
+        with self._following.source(self._run(request), task_of(request)) as source:
             return heat_map(source, request.query_params.get("what", "gpu"))
 
     def logs(self, request: Request) -> dict[str, Any]:
         """A page of the logs: the last, before, after or around a line, or what a search finds."""
-        run, query, given = self._run(request), _query(request), request.query_params
-        limit = _number(request, "limit", 500, _LINES)
+        run, query, given = self._run(request), query_of(request), request.query_params
+        limit = number_of(request, "limit", 500, _LINES)
         if "at" in given:
             return log_pages.around(run, query, limit, Place.read(given["at"]))
         if "before" in given:
@@ -123,7 +131,8 @@ class Api:
 
     def job(self, request: Request) -> dict[str, Any]:
         """What was asked for and what ran."""
-        return job_facts(self._run(request))
+        with self._following.source(self._run(request), task_of(request)) as source:
+            return job_facts(source)
 
     def compare(self, request: Request) -> dict[str, Any]:
         """Some runs side by side."""
@@ -133,7 +142,7 @@ class Api:
         runs = self._catalogue.some(keys)
         x = "time" if request.query_params.get("x") == "time" else "step"
         metric = request.query_params.get("metric") or "train_loss"
-        return compare(runs, self._following, x=x, metric=metric, weight=_weight(request))
+        return compare(runs, self._following, x=x, metric=metric, weight=weight_of(request))
 
     def metrics(self, _: Request) -> Response:
         """For Prometheus: the runs that live or wait, and for a while those that have ended."""
@@ -146,6 +155,13 @@ class Api:
             with self._scraped.source(status.run) as source:
                 snapshots += [take(each, status) for each in source.each()]
         return Response(exposition(snapshots), media_type=CONTENT_TYPE)
+
+    def report(self, request: Request) -> Response:
+        """The report of a run as a page of its own."""
+        try:
+            return reporting.report(self._run(request), task_of(request))
+        except AllranksError as error:
+            return PlainTextResponse(f"{error}\n", _refused(error))
 
     def _run(self, request: Request) -> Run:
         return self._catalogue.run(request.path_params["run"])
@@ -171,10 +187,8 @@ def _as_json(answer: Answer) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         try:
             content = answer(request)
-        except RunNotFoundError as error:
-            return JSONResponse({"error": str(error)}, 404)
         except AllranksError as error:
-            return JSONResponse({"error": str(error)}, 400)
+            return JSONResponse({"error": str(error)}, _refused(error))
         moment = content.pop("time", None)
         text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, default=str)
         tag = f'W/"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"'
@@ -187,47 +201,5 @@ def _as_json(answer: Answer) -> Callable[[Request], Response]:
     return endpoint
 
 
-def _query(request: Request) -> Query:
-    given = request.query_params
-    ranks = given.get("ranks", "")
-    if ranks and not _RANKS.fullmatch(ranks.replace(" ", "")):
-        raise UsageError(f"'{ranks[:100]}' is not a list of ranks. Write 0, 0,3 or 4-7.")
-    return Query(
-        text=given.get("q", ""),
-        regex=given.get("regex") == "1",
-        case=given.get("case") == "1",
-        ranks=_ranks(ranks.replace(" ", "")) if ranks else None,
-        attempt=_number(request, "attempt", 0, 1 << 30) or None,
-        task=_task(request) or "",
-        errors=given.get("errors") == "1",
-        stream=given.get("stream", ""),
-    )
-
-
-def _ranks(text: str) -> list[range]:
-    """``0,4-7`` as spans, as ``logs --rank`` takes them."""
-    parts = (part.partition("-") for part in text.split(","))
-    return [range(int(first), int(last or first) + 1) for first, _, last in parts]
-
-
-def _number(request: Request, name: str, usual: int, most: int) -> int:
-    text = request.query_params.get(name, "")
-    if not re.fullmatch(r"[0-9]{0,18}", text):
-        raise UsageError(f"{name}={text[:100]} is not a number.")
-    return min(int(text), most) if text else usual
-
-
-def _task(request: Request) -> str | None:
-    """Of a job array. It becomes a part of a path, so it is a number or nothing."""
-    text = request.query_params.get("task", "")
-    if not re.fullmatch(r"[0-9]{0,9}", text):
-        raise UsageError(f"task={text[:100]} is not the number of an array's task.")
-    return text or None
-
-
-def _weight(request: Request) -> float:
-    """Of the smoothing: from 0, none, to below 1."""
-    try:
-        return min(max(float(request.query_params.get("smooth", "0")), 0.0), 0.999)
-    except ValueError:
-        return 0.0
+def _refused(error: AllranksError) -> int:
+    return 404 if isinstance(error, RunNotFoundError) else 400

@@ -45,6 +45,11 @@ class Catalogue:
                 self._until = began + max(_AGE, 20 * took)
             return list(self._runs.items())
 
+    def only(self) -> str:
+        """The id of the one run that it was made for; empty when it is for several, or for any."""
+        ids = [key for key, _ in self.runs()] if len(self._named) == 1 and not self._folders else []
+        return ids[0] if len(ids) == 1 else ""
+
     def run(self, wanted: str) -> Run:
         """The run with that id, as its folder says now."""
         self.runs()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from allranks.monitor.fits import fit_start
+from allranks.monitor.source import Source
 from allranks.runs.files import read_json
 from allranks.runs.folder import Run
 from allranks.web.following import Following
 from allranks.web.job_facts import flat, plan_values
-from allranks.web.looks import LOSSES, THROUGHPUT, fit_start, metric_names, series
+from allranks.web.looks import LOSSES, THROUGHPUT, metric_names, nonfinite, series
 
 MOST = 6
 """Runs in one comparison: more colours than that nobody tells apart."""
@@ -27,48 +30,49 @@ def compare(
     weight: float = 0.0,
 ) -> dict[str, Any]:
     """As JSON: the curves of each run, and tables of what differs and of the last values."""
-    curves: dict[str, Any] = {}
-    last: dict[str, dict[str, Any]] = {}
-    names: dict[str, None] = {}
+    found: dict[str, dict[str, Any]] = {}
     for key, run in runs:
         with following.source(run) as source:
-            known = metric_names(source)
-            names |= dict.fromkeys(known)
-            asked = dict.fromkeys((metric, "samples_per_second", "tokens_per_second"))
-            since = fit_start(source)
-            curves[key] = {
-                name: series(
-                    source,
-                    name,
-                    since,
-                    x=x,
-                    weight=weight if name == metric else 0.0,
-                    most=_POINTS,
-                )
-                for name in asked
-                if name in known
-            }
-            last[key] = {name: _last(source.train, source.val, name) for name in _LAST}
+            found[key] = _numbers(source, x, metric, weight)
+            found[key]["settings"] = _settings(run, source.folder)
+    names = [name for one in found.values() for name in one["names"]]
     return {
         "runs": [{"id": key, "name": run.name} for key, run in runs],
-        "names": list(names),
+        "names": list(dict.fromkeys(names)),
         "metric": metric,
         "x": x,
-        "curves": curves,
-        "differing": _differing({key: _settings(run) for key, run in runs}),
-        "last": _rows(last),
+        "curves": {key: one["curves"] for key, one in found.items()},
+        "nonfinite": {key: one["nonfinite"] for key, one in found.items()},
+        "differing": _differing({key: one["settings"] for key, one in found.items()}),
+        "last": _rows(found),
     }
 
 
-def _last(train: Any, val: Any, name: str) -> float | None:
-    for table in (train, val):
-        if name in table.names:
-            return next((each for each in reversed(table[name]) if each is not None), None)
-    return None
+def _numbers(source: Source, x: str, metric: str, weight: float) -> dict[str, Any]:
+    """Of one run: its curves, its last values, and what of them is no number."""
+    since, known = fit_start(source), metric_names(source)
+    drawn = dict.fromkeys((metric, "samples_per_second", "tokens_per_second"))
+    smoothing = {metric: weight}
+    return {
+        "names": known,
+        "curves": {
+            name: series(source, name, since, x=x, weight=smoothing.get(name, 0.0), most=_POINTS)
+            for name in drawn
+            if name in known
+        },
+        "nonfinite": nonfinite(source, known, since, x),
+        "last": {name: _last(source, name) for name in _LAST if name in known},
+    }
 
 
-def _settings(run: Run) -> dict[str, str]:
-    """The plan's values and the training's, hyperparameters included."""
+def _last(source: Source, name: str) -> float | None:
+    """The newest value that is a number."""
+    found = (table.last(name) for table in (source.train, source.val))
+    return next((value for value in found if value is not None), None)
+
+
+def _settings(run: Run, folder: Path) -> dict[str, str]:
+    """The plan's values and, from the folder of the training, its own, hyperparameters included."""
     plan = read_json(run.path / "plan.json")
     shape = plan.get("shape")
     values = {entry["name"]: entry["value"] for entry in plan_values(plan)}
@@ -77,7 +81,7 @@ def _settings(run: Run) -> dict[str, str]:
     values |= {"arguments": values["args"]} if values.get("args") else {}
     training = {
         name.removeprefix("hyperparams."): value
-        for name, value in flat(read_json(run.path / "training.json")).items()
+        for name, value in flat(read_json(folder / "training.json")).items()
     }
     return {name: value for name, value in (values | training).items() if name not in _OWN}
 
@@ -91,10 +95,7 @@ def _differing(settings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]
     ]
 
 
-def _rows(last: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    rows = {name: {key: values[name] for key, values in last.items()} for name in _LAST}
-    return [
-        {"name": name, "values": row}
-        for name, row in rows.items()
-        if any(value is not None for value in row.values())
-    ]
+def _rows(found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    rows = {name: {key: one["last"].get(name) for key, one in found.items()} for name in _LAST}
+    there = {name for one in found.values() for name in one["last"]}
+    return [{"name": name, "values": row} for name, row in rows.items() if name in there]

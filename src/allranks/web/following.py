@@ -12,7 +12,7 @@ from pathlib import Path
 
 from allranks.monitor.source import Source
 from allranks.runs.folder import Run
-from allranks.schedulers.status import RunStatus, folder_status, run_statuses
+from allranks.schedulers.status import RunStatus, folder_status, jobs_of, run_statuses
 from allranks.slurm.states import State
 from allranks.web.beside import Beside
 
@@ -82,8 +82,9 @@ class States:
     def of(self, runs: Sequence[Run], *, wait: float = 0.0) -> list[RunStatus]:
         """One state for each run, in their order; ``wait``: seconds for Slurm to answer."""
         due = [run for run in runs if self._due(run)]
-        self._ask([run for run in due if not run.job_ids])
-        if asked := [run for run in due if run.job_ids]:
+        slow = {run.path for run in due if jobs_of(run)}
+        self._ask([run for run in due if run.path not in slow])
+        if asked := [run for run in due if run.path in slow]:
             new = {run.path for run in asked} - self._met
             self._met |= new
             asking = self._beside.start(lambda: self._ask(asked))

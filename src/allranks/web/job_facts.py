@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from allranks.monitor.source import Source
 from allranks.redact import redact_environment, redact_text, redact_words
 from allranks.runs.files import open_file, read_json
-from allranks.runs.folder import Run
+from allranks.runs.records import environment, plan_rows
 
 _MOST = 512 << 10  # bytes of a text that are shown
 
 
-def job_facts(run: Run) -> dict[str, Any]:
+def job_facts(source: Source) -> dict[str, Any]:
     """As JSON. Texts of users pass the redaction once more: a page is what one shows to others."""
+    run, last = source.run, source.last
     plan, code = read_json(run.path / "plan.json"), read_json(run.path / "code.json")
-    attempt = run.last_attempt
     return {
         "folder": str(run.path),
         "command": redact_words(run.command),
@@ -25,21 +26,19 @@ def job_facts(run: Run) -> dict[str, Any]:
         "allranks": plan.get("allranks"),
         "shape": plan.get("shape") if isinstance(plan.get("shape"), dict) else {},
         "values": plan_values(plan),
-        "training": flat(read_json(run.path / "training.json")),
+        "training": flat(read_json(source.folder / "training.json")),
         "script": redact_text(_text(run.path / "job.sh")),
         "code": {key: code[key] for key in ("commit", "branch", "dirty", "mode") if key in code},
         "versions": _versions(read_json(run.path / "versions.json")),
-        "environment": _environment(attempt.path / "environment.txt") if attempt else {},
+        "environment": redact_environment(environment(last.path)) if last else {},
     }
 
 
 def plan_values(plan: dict[str, Any]) -> list[dict[str, str]]:
     """Name, value and origin of each."""
-    found = plan.get("values")
-    entries = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
     return [
-        {key: redact_text(str(entry.get(key) or "")) for key in ("name", "value", "origin")}
-        for entry in entries
+        {"name": name, "value": redact_text(value), "origin": origin}
+        for name, value, origin in plan_rows(plan)
     ]
 
 
@@ -62,11 +61,6 @@ def _versions(versions: dict[str, Any]) -> dict[str, Any]:
         "executable": versions.get("executable"),
         "packages": packages if isinstance(packages, dict) else {},
     }
-
-
-def _environment(path: Path) -> dict[str, str]:
-    pairs = (line.partition("=") for line in _text(path).splitlines())
-    return redact_environment({name: value for name, equals, value in pairs if equals})
 
 
 def _text(path: Path) -> str:

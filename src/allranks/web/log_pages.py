@@ -24,6 +24,7 @@ _BUDGET = 32 << 20  # bytes of chunks in memory over all files
 _LEAST, _MOST = 4 << 10, 256 << 10
 _BEFORE = 32 << 10  # bytes read before a page, so that a traceback that began there is known
 _FARTHEST = 1 << 62  # an offset that every file system takes
+_NOWHERE = -1  # the offset of what no file holds, yet has a time
 PATIENCE = 0.4
 """Seconds of a search after which it answers with what it has."""
 
@@ -44,7 +45,7 @@ class Cursor:
         try:
             group, *files = text.split("_")
             pairs = (each.rpartition(".") for each in files)
-            return cls(int(group), {key: min(int(at), _FARTHEST) for key, _, at in pairs})
+            return cls(int(group), {key: min(max(int(at), 0), _FARTHEST) for key, _, at in pairs})
         except ValueError:
             raise UsageError(f"'{text[:100]}' is not a place in the logs.") from None
 
@@ -106,12 +107,18 @@ def next_page(run: Run, query: Query, limit: int, after: Cursor | None = None) -
 
 
 def around(run: Run, query: Query, limit: int, place: Place) -> dict[str, Any]:
-    """A line between its neighbours, whatever is searched for."""
+    """A line between its neighbours, whatever is searched for; ``at`` is its place.
+
+    The record of a failure is in no log: its place is that of the line written after it.
+    """
     all_lines = query.without_choice()
     files, half = all_lines.files(run), max(limit // 2, 1)
     before = last_page(run, all_lines, half, Cursor.at_line(files, place))
     after = next_page(run, all_lines, half, Cursor.at_line(files, place))
-    return after | {"lines": before["lines"] + after["lines"], "before": before["before"]}
+    lines = before["lines"] + after["lines"]
+    nearest = [*after["lines"][:1], *before["lines"][-1:]]
+    at = nearest[0]["place"] if nearest else str(place)
+    return after | {"lines": lines, "before": before["before"], "at": at}
 
 
 def _forward(
@@ -158,7 +165,7 @@ def _failures(run: Run, files: Sequence[LogFile], query: Query) -> list[Found]:
 
 def _failure(group: int, attempt: int, failure: Failure) -> Found:
     line = failure_line(attempt, failure)
-    place = Place(group, line.time or "~", attempt, failure.rank, 0)
+    place = Place(group, line.time or "~", attempt, failure.rank, _NOWHERE)
     return Found(place, line, f"{attempt}.f{failure.rank}", 1)
 
 
@@ -180,7 +187,7 @@ def _backward(files: Sequence[LogFile], cursor: Cursor) -> Iterator[Found]:
 
 def _before(file: LogFile, place: Place) -> int:
     """The offset in a file behind which everything comes after that line."""
-    if (file.attempt, file.rank) == (place.attempt, place.rank):
+    if (file.attempt, file.rank) == (place.attempt, place.rank) and place.offset >= 0:
         return min(place.offset, file.size())
     if not place.time:  # the outputs of an array's tasks, one after the other
         return file.size() if file.attempt < place.attempt else 0

@@ -10,9 +10,11 @@ from allranks.errors import UsageError
 from allranks.runs.folder import Run
 from allranks.runs.lines import Errors, LogLine
 from allranks.web.log_files import LogFile, log_files
+from allranks.wording import clean
 
 WIDTH = 4000
 """Characters of a line that are shown and searched."""
+_ESCAPE = b"\x1b"
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,22 @@ class Query:
                 return False
             if is_error and not is_error(line):
                 return False
-            return pattern is None or pattern.search(line.text[:WIDTH]) is not None
+            return pattern is None or pattern.search(_seen(line.text[:WIDTH])) is not None
 
         return wanted
 
     def skip(self) -> Callable[[bytes], bool] | None:
-        """Whether a whole chunk has nothing of the search: most of them, and found out at once."""
+        """Whether a whole chunk has nothing of the search: most of them, and found out at once.
+
+        Not of one with colours: they may stand within what is searched for.
+        """
         if not self.text or self.regex or self.errors or not (self.case or self.text.isascii()):
             return None
         wanted = self.text.encode()
         if self.case:
-            return lambda chunk: wanted not in chunk
-        return lambda chunk: wanted.lower() not in chunk.lower()
+            return lambda chunk: wanted not in chunk and _ESCAPE not in chunk
+        lower = wanted.lower()
+        return lambda chunk: lower not in chunk.lower() and _ESCAPE not in chunk
 
     def _pattern(self) -> re.Pattern[str] | None:
         if not self.text:
@@ -84,3 +90,8 @@ class Query:
             return re.compile(text, 0 if self.case else re.IGNORECASE)
         except (re.error, RecursionError, OverflowError) as error:
             raise UsageError(f"'{self.text}' is not a regular expression: {error}.") from None
+
+
+def _seen(text: str) -> str:
+    """What the page shows of a line: without its colours."""
+    return clean(text) if "\x1b" in text else text

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from allranks.errors import UsageError
-from allranks.monitor.columns import Columns
+from allranks.monitor.columns import HEAD, Columns
+from allranks.monitor.fits import fit_start
 from allranks.monitor.heat import heat, kinds
+from allranks.monitor.model import TIMINGS
+from allranks.monitor.numbers import seconds
 from allranks.monitor.phases import phases_over_time
 from allranks.monitor.series import smooth, thin
 from allranks.monitor.source import Source
 
-Points = tuple[list[float], list[float]]
+Points = tuple[list[float], Sequence[float | None]]
 
 _POINTS = 700
 _COLUMNS = 240
 LOSSES = ("train_loss", "val_loss")
 THROUGHPUT = ("samples_per_second", "tokens_per_second", "mfu")
-_FIXED = {"time", "step", "epoch", "kind", "nonfinite"}
 
 
 def plots(source: Source, names: Sequence[str] = (), weight: float = 0.0) -> dict[str, Any]:
@@ -35,10 +37,11 @@ def plots(source: Source, names: Sequence[str] = (), weight: float = 0.0) -> dic
         if weight and "train_loss" in found
         else {}
     )
-    steps, parts = phases_over_time(source, begin=_place(source.train, since))
+    steps, parts = phases_over_time(source, begin=source.train.place(since))
     return {
         "names": known,
         "chosen": chosen,
+        "nonfinite": nonfinite(source, found, since),
         "series": {name: _rounded(points) for name, points in found.items()},
         "smooth": {name: _rounded(points) for name, points in smoothed.items()},
         "phases": {
@@ -51,26 +54,17 @@ def plots(source: Source, names: Sequence[str] = (), weight: float = 0.0) -> dic
 
 def _first_other(names: Sequence[str]) -> list[str]:
     """A metric for the plot of any metric when none was chosen: one that has no plot of its own."""
-    own = {*LOSSES, *THROUGHPUT, "lr", "flops_per_second"}
-    return [name for name in names if name not in own and not name.endswith("_seconds")][:1]
+    own = {*LOSSES, *THROUGHPUT, *TIMINGS, "lr", "flops_per_second"}
+    return [name for name in names if name not in own][:1]
 
 
 def metric_names(source: Source) -> list[str]:
-    """Everything that can be drawn over the steps."""
-    tables = (source.train, source.val, source.epoch)
-    names = dict.fromkeys(name for table in tables for name in table.names if name not in _FIXED)
-    return list(names)
-
-
-def fit_start(source: Source) -> float:
-    """When the last fit began: a script may train several times, and one axis can show one of them.
-
-    A fit begins where the steps of training fall; what else it wrote is later than that line. 0 when
-    there was but one.
-    """
-    lines = _pairs(source.train["step"], source.train["time"])
-    falls = [place for place, (a, b) in enumerate(pairwise(lines[0]), 1) if b < a]
-    return lines[1][falls[-1]] if falls else 0.0
+    """Everything that can be drawn over the steps, or could if it were a number."""
+    tables = _tables(source)
+    names = [name for _, table in tables for name in table.names if name not in HEAD]
+    return list(
+        dict.fromkeys([*names, *(name for kind, _ in tables for name in _bad(source, kind))])
+    )
 
 
 def series(
@@ -83,25 +77,59 @@ def series(
     most: int = _POINTS,
 ) -> Points:
     """One metric since then, over steps or over seconds (``x="time"``)."""
-    for table in (source.train, source.val, source.epoch):
-        if name in table:
-            begin = _place(table, since)
-            xs, ys = _pairs(table.part(x, begin), table.part(name, begin))
-            ys = smooth(ys, weight) if weight else ys
-            zero = _first_time(source, since) if x == "time" else 0.0
-            return thin([each - zero for each in xs], ys, most)
-    return [], []
+    table = _table(source, name)
+    begin = table.place(since)
+    xs, ys = _pairs(table.part(x, begin), table.part(name, begin))
+    found = thin(xs, smooth(ys, weight) if weight else ys, most)
+    return found if x == "step" else _by_time(source, found, since)
+
+
+def nonfinite(
+    source: Source, names: Iterable[str], since: float, x: str = "step"
+) -> dict[str, list[float]]:
+    """Of those that are NaN or infinite in their newest line: since when, and up to where."""
+    zero = _first_time(source, since) if x == "time" else 0.0
+    bad = {name for kind, _ in _tables(source) for name in _bad(source, kind)}
+    found: dict[str, list[float]] = {}
+    for name in bad.intersection(names):
+        table = _table(source, name)
+        begin = table.place(since)
+        lines = [*zip(table.part(x, begin), table.part(name, begin), strict=True)]
+        lost = takewhile(lambda line: line[1] is None, reversed(lines))
+        places = [at - zero for at, _ in lost if at is not None]
+        found |= {name: [places[-1], places[0]]} if places else {}
+    return found
+
+
+def _tables(source: Source) -> list[tuple[str, Columns]]:
+    return [("train", source.train), ("val", source.val), ("epoch", source.epoch)]
+
+
+def _bad(source: Source, kind: str) -> Sequence[str]:
+    return source.nonfinite.get(kind, ())
+
+
+def _table(source: Source, name: str) -> Columns:
+    """The one that tells of a metric; an empty one where none does."""
+    known = (
+        table for kind, table in _tables(source) if name in table or name in _bad(source, kind)
+    )
+    return next(known, Columns())
+
+
+def _by_time(source: Source, points: Points, since: float) -> Points:
+    """Seconds since the first line, and None where an attempt starts: the wait before it is no line."""
+    zero = _first_time(source, since)
+    moments = (seconds(one.attempt.start) for one in source.attempts.values())
+    xs = points[0]
+    starts = [(at, None) for at in moments if at and xs and xs[0] < at < xs[-1]]
+    both = sorted([*zip(*points, strict=True), *starts], key=lambda point: point[0])
+    return [x - zero for x, _ in both], [y for _, y in both]
 
 
 def _first_time(source: Source, since: float) -> float:
     times = source.train["time"]
     return next((float(each) for each in times if each is not None and each >= since), 0.0)
-
-
-def _place(table: Columns, since: float) -> int:
-    """The first line of the table that is not earlier."""
-    later = (at for at, time in enumerate(table["time"]) if time is not None and time >= since)
-    return next(later, len(table))
 
 
 def heat_map(source: Source, what: str) -> dict[str, Any]:
@@ -124,7 +152,7 @@ def heat_map(source: Source, what: str) -> dict[str, Any]:
     }
 
 
-def _pairs(xs: Sequence[Any], ys: Sequence[Any]) -> Points:
+def _pairs(xs: Sequence[Any], ys: Sequence[Any]) -> tuple[list[float], list[float]]:
     """The points of which both numbers are known."""
     pairs = [(a, b) for a, b in zip(xs, ys, strict=True) if a is not None and b is not None]
     return [a for a, _ in pairs], [b for _, b in pairs]

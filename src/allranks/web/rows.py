@@ -8,23 +8,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from allranks.monitor.numbers import real
+from allranks.monitor.model import Progress
+from allranks.monitor.numbers import real, seconds
+from allranks.monitor.pace import pace_now
 from allranks.monitor.series import Curve
+from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
 from allranks.runs.jsonl_tail import JsonlTail
 from allranks.runs.ledger import goodput, stories
-from allranks.runs.progress import Progress
 from allranks.schedulers.status import RunStatus
+from allranks.slurm.states import State
 from allranks.web.following import States
 
 _PATIENCE = 0.3  # seconds of a request for reading curves
 _POINTS = 48
-_AXES = ("step", "train_loss")
+_AXES = ("step", "train_loss", "fit")
 _AT_ONCE = 5000  # lines between two looks at the clock
+_DAMAGED = (OSError, ValueError, TypeError, ArithmeticError)
+_COURSE = ("start", "elapsed", "attempts", "tasks", "goodput", "step", "total_steps", "eta")
 
 
 class Rows:
@@ -44,8 +48,7 @@ class Rows:
             if curves:
                 self._read([run.path for _, run in runs], time.monotonic() + _PATIENCE)
             return [
-                self._row(key, run, status)
-                | {"curve": self._curves[run.path].points() if curves else []}
+                self._row(key, run, status) | (self._curves[run.path].told() if curves else {})
                 for (key, run), status in zip(runs, statuses, strict=True)
             ]
 
@@ -74,10 +77,11 @@ class _Losses:
         self._file = JsonlTail(folder / "metrics.jsonl")
         self._curve = Curve(_POINTS)
         self._done = 0
+        self._diverged = False
 
-    def points(self) -> list[float]:
-        """The losses up to where there was time to read, thinned."""
-        return [loss for _, loss in self._curve.points()]
+    def told(self) -> dict[str, Any]:
+        """The losses up to where there was time to read, thinned; whether the newest is no number."""
+        return {"curve": [loss for _, loss in self._curve.points()], "diverged": self._diverged}
 
     def read(self, until: float) -> bool:
         """Go on until then; True when nothing is left."""
@@ -86,18 +90,29 @@ class _Losses:
         if self._file.generation != generation:
             self._curve, self._done = Curve(_POINTS), 0
         while self._done < len(self._file) and time.monotonic() < until:
-            rows = self._file.since(self._done, self._done + _AT_ONCE)
-            mine = [row for row in rows if row.get("kind") == "train"]
-            steps, losses = ([real(row.get(name)) for row in mine] for name in _AXES)
-            self._curve.add(steps, losses)
+            if not (rows := self._file.since(self._done, self._done + _AT_ONCE)):
+                break  # the file cannot be read just now
+            self._add([row for row in rows if row.get("kind") == "train"])
             self._done += len(rows)
         return self._done == len(self._file)
 
+    def _add(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._curve.add(*([real(row.get(name)) for row in rows] for name in _AXES))
+        if rows:
+            bad = rows[-1].get("nonfinite")
+            self._diverged = isinstance(bad, list) and "train_loss" in bad
+
 
 def _row(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
-    active = status.state.active
-    entries = stories(run.attempts, running=active)
-    progress = entries[-1].attempt.progress if entries else None
+    """A folder with something in it that nobody expects has a row that says so, and the list goes on."""
+    try:
+        return _head(key, run, status) | _course(run, status)
+    except _DAMAGED as error:
+        why = f"the folder cannot be read: {error}"
+        return _head(key, run, RunStatus(run, State.UNKNOWN, why=why)) | dict.fromkeys(_COURSE)
+
+
+def _head(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
     return {
         "id": key,
         "name": run.name,
@@ -106,34 +121,38 @@ def _row(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
         "job_id": status.job_id,
         "state": status.state.value,
         "exit_code": status.exit_code,
-        "active": active,
+        "active": status.state.active,
         "ended": status.state.ended,
         "why": status.why,
         "expected_start": seconds(status.expected_start),
         "created": seconds(run.created),
-        "start": seconds(entries[0].attempt.start if entries else status.start),
         "end": seconds(status.end),
-        "elapsed": sum(entry.seconds for entry in entries) or None,
         "nodes": status.nodes,
-        "attempts": len(entries),
-        "tasks": len({entry.attempt.array_task for entry in entries} - {""}),
-        "goodput": goodput(entries).share if progress else None,
-        "step": progress.step if progress else None,
-        "total_steps": progress.total_steps if progress else None,
-        "eta": _eta(progress) if progress and active else None,
     }
 
 
-def seconds(moment: datetime | None) -> float | None:
-    """Since 1970; a time without a zone is a local one."""
-    return moment.timestamp() if moment else None
+def _course(run: Run, status: RunStatus) -> dict[str, Any]:
+    """What its attempts tell."""
+    entries = stories(run.attempts, running=status.is_running)
+    last = entries[-1] if entries else None
+    progress = _progress(run, last.attempt if last else None, status.state)
+    told = last is not None and last.first_step is not None
+    return {
+        "start": seconds(entries[0].attempt.start if entries else status.start),
+        "elapsed": sum(entry.seconds for entry in entries) or None,
+        "attempts": len(entries),
+        "tasks": len({entry.attempt.array_task for entry in entries} - {""}),
+        "goodput": goodput(entries).share if told else None,
+        "step": progress.step,
+        "total_steps": progress.total_steps,
+        "eta": progress.eta_seconds,
+    }
 
 
-def _eta(progress: Progress) -> float | None:
-    """At the pace of this attempt so far, seen from now."""
-    steps = progress.step - progress.first_step
-    if not progress.total_steps or steps <= 0 or not progress.began or not progress.updated:
-        return None
-    pace = (progress.updated - progress.began) / steps
-    left = (progress.total_steps - progress.step) * pace
-    return max(left - (datetime.now(timezone.utc).timestamp() - progress.updated), 0.0)
+def _progress(run: Run, last: Attempt | None, state: State) -> Progress:
+    """Of a living run as its own page has it; of any other what rank 0 wrote down last is enough."""
+    if last is not None and state.active:
+        folder = run.path / "tasks" / last.array_task if last.array_task else run.path
+        return pace_now(folder, last, state)
+    written = last.progress if last else None
+    return Progress(written.step, written.total_steps) if written else Progress()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from allranks.errors import UsageError
 from allranks.web.auth import is_loopback, kept_token, new_token
@@ -33,11 +34,14 @@ class Address:
     host: str
     port: int
     token: str
+    run: str = ""
+    """The one that is shown at once; else the list is."""
 
     @property
     def url(self) -> str:
         """With the token: all that a browser needs."""
-        return f"http://{self._host}:{self.port}/?token={self.token}"
+        place = f"#/run/{quote(self.run, safe='')}" if self.run else ""
+        return f"http://{self._host}:{self.port}/?token={self.token}{place}"
 
     @property
     def tunnel(self) -> str:
@@ -69,7 +73,7 @@ def serve(
     token = kept_token(token_file) if token_file else new_token()
     listening = listen(_loopback(host), port)
     number, found_port = listening.getsockname()[:2]
-    address = Address(number, found_port, token)
+    address = Address(number, found_port, token, catalogue.only())
     config = uvicorn.Config(
         make_app(catalogue, address.token),
         log_level="critical",

@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 from allranks.errors import AllranksError
+from allranks.monitor.numbers import seconds
 from allranks.slurm.jobs import list_jobs
 from allranks.slurm.parse import JobStatus
 from allranks.slurm.reasons import pending_reason_text
 from allranks.slurm.states import State
 from allranks.web.beside import Beside
-from allranks.web.rows import seconds
 
 _QUEUE = 10.0  # seconds for which the queue holds
 

@@ -7,7 +7,7 @@ import { compareView } from "./views/compare.js";
 
 const root = document.getElementById("view");
 const help = document.getElementById("help");
-let view = null, came = "";
+let view = null, came = "", list = "#/"; // the view, the run that it shows, the list as it was left
 
 function read() {
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
@@ -23,6 +23,7 @@ function show() {
   const route = read();
   const [name, id = "", tab = ""] = route.parts;
   if (view?.accepts?.(name, id)) return view.go(tab, route.query);
+  list = view?.address?.() || list;
   view?.destroy();
   window.scrollTo(0, 0);
   if (view) root.focus({ preventScroll: true }); // or a reader would still stand in the view that is gone
@@ -45,7 +46,7 @@ function crumbs(name, id) {
   const sep = () => h("span", { class: "sep", "aria-hidden": "true" }, "/");
   fill(
     document.getElementById("crumbs"),
-    here ? [sep(), h("a", { href: "#/" }, "Runs"), sep(), h("span", { "aria-current": "page" }, here)] : [],
+    here ? [sep(), h("a", { href: list }, "Runs"), sep(), h("span", { "aria-current": "page" }, here)] : [],
   );
 }
 
@@ -81,7 +82,7 @@ function nextTheme() {
 
 function back() {
   if (document.activeElement?.matches("input, select, textarea")) return document.activeElement.blur();
-  if (read().parts.length) location.hash = "#/";
+  if (read().parts.length) location.hash = list;
 }
 
 const KEYS = { "?": () => help.showModal(), t: nextTheme, Escape: back };

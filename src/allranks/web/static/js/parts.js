@@ -9,8 +9,16 @@ const KINDS = Object.fromEntries(Object.entries({
   bad: ["failed", "timeout", "node failed", "node lost", "out of memory", "killed"],
 }).flatMap(([kind, states]) => states.map((state) => [state, kind])));
 
+const WAITING = ["pending", "requeued", "suspended"];
+
 export function stateKind(state) {
   return KINDS[state] || "calm";
+}
+
+// Each state is in one group; what has ended neither well nor by a failure is in "other".
+export function stateGroup(state) {
+  if (WAITING.includes(state)) return "waiting";
+  return { live: "running", good: "completed", bad: "failed" }[stateKind(state)] || "other";
 }
 
 export function badge(state, exitCode = null) {

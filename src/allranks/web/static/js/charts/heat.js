@@ -1,9 +1,9 @@
 // Ranks × time in colours. Reached by keyboard as well, and told in words for those who do not see it.
 import { cssColour, fill, h, setText } from "../dom.js";
-import { bytes, percent, short, small } from "../format.js";
+import { amount, percent, size, stepTime } from "../format.js";
 
 const STOPS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
-const LEFT = 64, BOTTOM = 22;
+const LEFT = 72, BOTTOM = 22, APART = 14; // pixels; the last between two names
 
 export class Heat {
   constructor() {
@@ -32,8 +32,9 @@ export class Heat {
     this.canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
-  set(data) {
+  set(data, ended = false) {
     this.data = data;
+    this.ended = ended;
     this.image = paint(data);
     this.canvas.setAttribute("aria-label", `Heat map: ${data.title}`);
     setText(this.words, this.summary());
@@ -52,11 +53,11 @@ export class Heat {
     if (value === null || value === undefined) return "nothing";
     const unit = this.data.unit;
     if (this.data.what === "gpu") return percent(value);
-    if (unit === "B") return bytes(value);
-    return unit === "s" ? small(value) : `${short(value)} ${unit}`;
+    if (unit === "B") return size(value);
+    return unit === "s" ? stepTime(value) : `${amount(value)} ${unit}`;
   }
 
-  // In words: the mean now, the rows that stand out.
+  // In words: the mean now, or at the end, and the rows that stand out.
   summary() {
     const { rows, values } = this.data;
     const last = values.map((row, i) => [rows[i], row.findLast((value) => value !== null)])
@@ -65,9 +66,10 @@ export class Heat {
     const mean = last.reduce((sum, [, value]) => sum + value, 0) / last.length;
     const [most, least] = [last.reduce((a, b) => b[1] > a[1] ? b : a), last.reduce((a, b) => b[1] < a[1] ? b : a)];
     const count = `${rows.length} ${rows.length === 1 ? "row" : "rows"}`;
-    if (last.length === 1) return `${last[0][0]}: ${this.value(mean)} now.`;
+    const when = this.ended ? "At the end" : "Now";
+    if (last.length === 1) return `${when}: ${last[0][0]} ${this.value(mean)}.`;
     const [high, low] = [most, least].map(([name, value]) => `${this.value(value)} (${name})`);
-    return `Now over ${count}: mean ${this.value(mean)}, highest ${high}, lowest ${low}.`;
+    return `${when} over ${count}: mean ${this.value(mean)}, highest ${high}, lowest ${low}.`;
   }
 
   size() {
@@ -108,25 +110,35 @@ export class Heat {
     pen.font = `11px ${font}`;
     pen.textBaseline = "middle";
     pen.textAlign = "right";
-    const every = Math.ceil(14 / each);
-    this.data.rows.forEach((name, row) => {
-      const slow = this.slow.has(name);
-      if (row % every && !slow) return;
+    for (const [row, place] of this.named(each)) {
+      const name = this.data.rows[row], slow = this.slow.has(name);
       pen.fillStyle = cssColour(slow ? "--bad" : "--muted");
       pen.font = `${slow ? "bold " : ""}11px ${font}`;
-      pen.fillText(cut(pen, name, LEFT - 10), LEFT - 8, (row + 0.5) * each);
-    });
+      pen.fillText(cut(pen, name, LEFT - 10), LEFT - 8, place);
+    }
     pen.fillStyle = cssColour("--muted");
     pen.font = `11px ${font}`;
     const times = this.data.times;
     if (times.length < 2) return;
     pen.textBaseline = "bottom";
-    const count = Math.max(Math.floor((width - LEFT) / 130), 1);
+    const count = Math.min(Math.max(Math.floor((width - LEFT) / 130), 1), times.length - 1);
     for (let i = 0; i <= count; i += 1) {
       pen.textAlign = i === 0 ? "left" : i === count ? "right" : "center";
-      const time = times[Math.min(Math.round(times.length * i / count), times.length - 1)];
+      const time = times[Math.round((times.length - 1) * i / count)];
       pen.fillText(this.clock(time), LEFT + (width - LEFT) * i / count, height - 2);
     }
+  }
+
+  // The rows that have room for a name, those to point out first, and where it stands.
+  named(each) {
+    const rows = [...this.data.rows.keys()], every = Math.ceil(APART / each);
+    const slow = rows.filter((row) => this.slow.has(this.data.rows[row]));
+    const places = new Map(), tall = rows.length * each;
+    for (const row of [...slow, ...rows.filter((row) => row % every === 0)]) {
+      const place = Math.min(Math.max((row + 0.5) * each, APART / 2), tall - APART / 2);
+      if ([...places.values()].every((other) => Math.abs(other - place) >= APART - 1)) places.set(row, place);
+    }
+    return places;
   }
 
   // The day is said where more than one is shown, seconds where it is about minutes.

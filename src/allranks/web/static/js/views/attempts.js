@@ -1,6 +1,6 @@
 // The lives of a run: how each ended, what it kept, and which time moved the model forward.
 import { fill, h, refill } from "../dom.js";
-import { duration, moment, number, percent } from "../format.js";
+import { count, moment, percent, span } from "../format.js";
 import { badge, card, table } from "../parts.js";
 
 export function attemptsTab(root, { look }) {
@@ -17,18 +17,18 @@ function timeCard(look) {
   const whole = look.attempts.reduce((sum, one) => sum + one.seconds, 0);
   const useful = look.attempts.reduce((sum, one) => sum + one.useful_seconds, 0);
   if (!whole) return null;
-  const words = `${percent(useful / whole)}: ${duration(useful)} of ${duration(whole)} moved the model forward`;
+  const words = `${percent(useful / whole)}: ${span(useful)} of ${span(whole)} moved the model forward`;
   const lives = look.attempts.map((one) => life(one, whole));
   return card("Goodput", h("span", { class: "note" }, words),
     h("div", { class: "lives", role: "img", "aria-label": `Goodput ${words}` }, lives),
     h("p", { class: "note life-words" },
-      h("span", { class: "swatch", "--tint": "var(--good)" }), "moved the model forward",
-      h("span", { class: "swatch lost" }), "start, lost steps, end"));
+      h("span", {}, h("i", { class: "swatch", "--tint": "var(--good)" }), "moved the model forward"),
+      h("span", {}, h("i", { class: "swatch lost" }), "start, lost steps, end")));
 }
 
 function life(one, whole) {
   const part = (share) => `${(100 * share).toFixed(2)}%`;
-  const title = `${attemptName(one)}: ${duration(one.seconds)}, useful ${duration(one.useful_seconds)}`;
+  const title = `${attemptName(one)}: ${span(one.seconds)}, useful ${span(one.useful_seconds)}`;
   return h("div", { class: "life", "--share": part(one.seconds / whole), title },
     h("i", { "--share": part(one.seconds ? one.useful_seconds / one.seconds : 0) }));
 }
@@ -36,15 +36,15 @@ function life(one, whole) {
 function tableCard(look) {
   const array = look.attempts.some((one) => one.array_task);
   const heads = [["Attempt"], ...(array ? [["Task"]] : []), ["Outcome"], ["Began"], ["Time", "number"],
-    ["Steps", "number"], ["Kept", "number"], ["Useful", "number"], ["Why"]];
+    ["Steps", "number"], ["Kept", "number"], ["Useful", "number"], ["Why", "why"]];
   const rows = [...look.attempts].reverse().map((one) => [
     String(one.attempt),
     ...(array ? [one.array_task] : []),
     badge(one.outcome),
     moment(Date.parse(one.start) / 1000),
-    duration(one.seconds),
+    span(one.seconds),
     steps(one),
-    number(one.kept_step),
+    count(one.kept_step),
     one.seconds ? percent(one.useful_seconds / one.seconds) : "–",
     one.reason || one.next || "",
   ]);
@@ -57,5 +57,5 @@ export function attemptName(one) {
 
 function steps(one) {
   if (one.last_step === null) return "–";
-  return `${number(one.first_step)} – ${number(one.last_step)}`;
+  return `${count(one.first_step)} – ${count(one.last_step)}`;
 }

@@ -1,10 +1,10 @@
 // Some runs side by side: one metric and the throughput over each other, and what they differ in.
+import { address } from "../address.js";
 import { get, follow } from "../api.js";
 import { Lines } from "../charts/lines.js";
 import { fill, h, refill } from "../dom.js";
-import { duration, metricName, metricValue, number, percent, short } from "../format.js";
+import { amount, count, metricName, metricValue, percent, span } from "../format.js";
 import { card, check, problem, segments, select, table } from "../parts.js";
-import { address } from "./run.js";
 
 const MOST = 6;
 
@@ -18,15 +18,15 @@ export function compareView(root, query) {
     sync: "compare",
     height: 320,
     format: (value) => metricValue(metric, value),
-    x: (value) => byTime() ? duration(value) : short(value),
+    x: (value) => byTime() ? span(value) : amount(value),
     xLabel: "at",
   });
   const speed = new Lines({
     label: "Throughput of each run",
     sync: "compare",
     zero: true,
-    format: short,
-    x: (value) => byTime() ? duration(value) : short(value),
+    format: amount,
+    x: (value) => byTime() ? span(value) : amount(value),
     xLabel: "at",
   });
   const chips = h("div", { class: "chips" }), metrics = h("span");
@@ -79,7 +79,7 @@ export function compareView(root, query) {
   function lines(name) {
     return data.runs.filter((run) => data.curves[run.id][name]).map((run) => {
       const [xs, ys] = data.curves[run.id][name];
-      return { name: run.id, label: label(run), xs, ys, colour: colour(run.id) };
+      return { name: run.id, label: label(run), xs, ys, colour: colour(run.id), lost: data.nonfinite[run.id][name] };
     });
   }
 
@@ -107,14 +107,14 @@ export function compareView(root, query) {
     document.body.dataset.compared = String(data.runs.length);
   }
 
-  const heads = () => [["", ""], ...data.runs.map((run) => [label(run), "number"])];
+  const heads = (kind) => [["", ""], ...data.runs.map((run) => [label(run), kind])];
 
   function lastCard() {
     const rows = data.last.map((row) => [
       metricName(row.name),
-      ...data.runs.map((run) => row.values[run.id] === null ? "–" : metricValue(row.name, row.values[run.id])),
+      ...data.runs.map((run) => metricValue(row.name, data.nonfinite[run.id][row.name] ? NaN : row.values[run.id])),
     ]);
-    return rows.length ? card("Last values", null, table(heads(), rows)) : null;
+    return rows.length ? card("Last values", null, table(heads("number"), rows)) : null;
   }
 
   function differingCard() {
@@ -124,7 +124,7 @@ export function compareView(root, query) {
       ...data.runs.map((run) => h("code", {}, row.values[run.id] ?? "–")),
     ]);
     const same = "They were asked for alike, and trained with the same settings.";
-    return card("What differs", null, rows.length ? table(heads(), rows) : h("p", { class: "note" }, same));
+    return card("What differs", null, rows.length ? table(heads("setting"), rows) : h("p", { class: "note" }, same));
   }
 
   function showChips() {
@@ -148,7 +148,7 @@ export function compareView(root, query) {
 
   function stateOf(run) {
     if (run.step === null) return run.state;
-    const share = run.total_steps ? percent(Math.min(run.step / run.total_steps, 1)) : `step ${number(run.step)}`;
+    const share = run.total_steps ? percent(Math.min(run.step / run.total_steps, 1)) : `step ${count(run.step)}`;
     return `${run.state}, ${share}`;
   }
 

@@ -35,9 +35,8 @@ export function findingsTab(root, { ask, link, look }) {
   function showFailure(now) {
     const error = now?.error;
     if (!error) return fill(failure);
-    const how = error.signal ? `killed by ${error.signal}` : `exit ${error.exit_code}`;
     refill(failure, h("section", { class: "notice bad" },
-      h("h2", {}, `Rank ${error.rank} failed first${error.host ? ` on ${error.host}` : ""} (${how})`),
+      h("h2", {}, `Rank ${error.rank} failed first${error.host ? ` on ${error.host}` : ""}: ${error.how}`),
       h("p", { class: "note" }, [moment(Date.parse(error.time) / 1000), error.command].filter(Boolean).join(" · ")),
       error.traceback ? h("pre", { class: "text", tabindex: 0 }, error.traceback) : null,
       h("p", {}, h("a", { href: link("logs", { errors: 1 }) }, "Errors in the logs"))));

@@ -1,20 +1,23 @@
 // The logs of all ranks, merged by time. Only what is seen is in the page, only what was asked for is read.
 import { Refused } from "../api.js";
-import { pieces } from "../ansi.js";
 import { fill, h, setText } from "../dom.js";
-import { logTime, number, percent, plural } from "../format.js";
+import { percent, plural } from "../format.js";
 import { check, select } from "../parts.js";
 import { attemptName } from "./attempts.js";
+import { logLine, writer } from "./log_line.js";
 
 const HEIGHT = 20, PAGE = 500, AROUND = 20, MOST = 100_000;
+const FOOT = 50; // pixels between the card and the lower end of the page
 const FIELDS = ["q", "regex", "case", "ranks", "attempt", "stream", "errors"];
 
 export function logsTab(root, { ask, link, query, look }) {
   let lines = [], before = null, next = null, more = false; // what is loaded, and where to go on
   let left = PAGE, over = false; // lines still wanted of a search; whether the run's last ones were asked for
-  let marked = query.get("at") || "", stick = !marked; // the line that is linked to; whether the end is followed
+  let marked = "", stick = true; // the line that is linked to; whether the end is followed
+  let wide = 2; // characters of the widest name of a writer
   let busy = null, turn = 0; // the question on its way; which search it belongs to
-  const asked = Object.fromEntries(FIELDS.map((name) => [name, query.get(name) || ""]));
+  const asked = {}, controls = {}; // what is chosen, and where: name → how to show a value
+  read(query);
 
   const search = field("q", "search", "Search all ranks", "grow");
   const ranks = field("ranks", "text", "Ranks: 0, 4-7", "narrow");
@@ -23,9 +26,10 @@ export function logsTab(root, { ask, link, query, look }) {
     "Stream",
     [["", "stdout and stderr"], ["o", "stdout"], ["e", "stderr"], ["slurm", "Slurm's output"]],
     asked.stream,
-    (value) => { asked.stream = value; restart(); },
+    (value) => choose("stream", value),
     false,
   );
+  controls.stream = (value) => { streams.value = value; };
   const status = h("span", { class: "note", role: "status", "aria-live": "polite" });
   const following = check("Follow", stick, (on) => { stick = on; if (on) { marked = ""; restart(); } });
   const spacer = h("div", { class: "log-space" });
@@ -60,15 +64,31 @@ export function logsTab(root, { ask, link, query, look }) {
     let timer = 0;
     const typed = () => {
       clearTimeout(timer);
-      timer = setTimeout(() => { asked[name] = input.value.trim(); restart(); }, 250);
+      timer = setTimeout(() => choose(name, input.value.trim()), 250);
     };
     const props = { class: `field ${kind}`, type, placeholder, "aria-label": placeholder, value: asked[name] };
     const input = h("input", { ...props, oninput: typed });
+    controls[name] = (value) => { clearTimeout(timer); input.value = value; };
     return input;
   }
 
   function flag(name, label) {
-    return check(label, asked[name] === "1", (on) => { asked[name] = on ? "1" : ""; restart(); });
+    const made = check(label, asked[name] === "1", (on) => choose(name, on ? "1" : ""));
+    controls[name] = (value) => { made.input.checked = value === "1"; };
+    return made;
+  }
+
+  function choose(name, value) {
+    asked[name] = value;
+    marked = "";
+    stick = true;
+    restart();
+  }
+
+  function read(from) {
+    for (const name of FIELDS) asked[name] = from.get(name) || "";
+    marked = from.get("at") || "";
+    stick = !marked;
   }
 
   const chosen = () => Boolean(asked.q || asked.errors || ["o", "e"].includes(asked.stream));
@@ -78,8 +98,9 @@ export function logsTab(root, { ask, link, query, look }) {
     busy = null;
     turn += 1;
     lines = []; before = next = null; more = over = false; left = PAGE;
-    const now = Object.fromEntries(Object.entries({ ...asked, at: marked }).filter(([, value]) => value));
+    const now = worth({ ...asked, at: marked });
     history.replaceState(null, "", link("logs", now));
+    following.input.checked = stick;
     page(marked ? "at" : "");
   }
 
@@ -114,6 +135,7 @@ export function logsTab(root, { ask, link, query, look }) {
     const height = lines.length;
     lines = way === "before" ? [...data.lines, ...lines] : [...lines, ...data.lines];
     if (way !== "after") before = data.before;
+    if (way === "at") marked = data.at;
     if (way !== "before") { next = data.next; more = data.more; left -= data.lines.length; }
     if (lines.length > MOST && way !== "before") { lines = lines.slice(-MOST); before = null; }
     draw();
@@ -155,83 +177,61 @@ export function logsTab(root, { ask, link, query, look }) {
     spacer.style.height = `${lines.length * HEIGHT}px`;
     const first = Math.max(Math.floor(box.scrollTop / HEIGHT) - AROUND, 0);
     const last = Math.min(first + Math.ceil(box.clientHeight / HEIGHT) + 2 * AROUND, lines.length);
-    const many = look && look.attempts.length > 1;
-    fill(spacer, lines.slice(first, last).map((line, i) => shown(line, first + i, many)));
+    const some = lines.slice(first, last), many = look && look.attempts.length > 1;
+    const widest = Math.max(wide, ...some.map((line) => writer(line, many).length));
+    if (widest > wide) box.style.setProperty("--who", `${wide = widest}ch`);
+    fill(spacer, some.map((line, i) => shown(line, first + i, many)));
+  }
+
+  // Up to the lower end of the window: then only the lines scroll, not the page around them.
+  function fit() {
+    const below = root.getBoundingClientRect().bottom - box.getBoundingClientRect().bottom;
+    const above = box.getBoundingClientRect().top + window.scrollY;
+    box.style.height = `${Math.max(window.innerHeight - above - below - FOOT, 320)}px`;
   }
 
   function shown(line, place, many) {
-    const kind = { e: "err", f: "fail" }[line.stream] || "";
-    const at = link("logs", { at: line.place });
-    const said = pieces(line.text).map((piece) => h("span", { class: piece.style || null }, marks(piece.text)));
-    const element = h("div", { class: `log-line ${kind}${line.place === marked ? " marked" : ""}` },
-      h("a", { class: "when", href: at, title: line.time, tabindex: -1 }, logTime(line.time) || "·"),
-      writer(line, many),
-      h("span", { class: "said" }, said, line.cut ? h("i", {}, ` … ${number(line.cut)} more characters`) : null));
+    // A link keeps the files, not the search: it is about what stands around the line.
+    const files = { ranks: asked.ranks, attempt: asked.attempt, stream: asked.stream === "slurm" ? "slurm" : "" };
+    const element = logLine(line, link("logs", worth({ ...files, at: line.place })), asked, many);
+    element.classList.toggle("marked", line.place === marked);
     element.style.top = `${place * HEIGHT}px`;
     return element;
-  }
-
-  function writer(line, many) {
-    if (line.rank === null) return h("span", { class: "who", title: "the job script", "--hue": "0" }, "job");
-    const task = line.task ? `task ${line.task}, ` : "";
-    const title = `rank ${line.rank}, ${task}attempt ${line.attempt}`;
-    const props = { class: "who", title, "--hue": String((line.rank * 47) % 360) };
-    return h("span", props, line.task || many ? `${line.task || line.attempt}:${line.rank}` : line.rank);
-  }
-
-  function marks(text) {
-    const pattern = wanted();
-    if (!pattern) return text;
-    const found = [];
-    let last = 0;
-    for (const match of text.matchAll(pattern)) {
-      if (!match[0]) continue;
-      found.push(text.slice(last, match.index), h("mark", {}, match[0]));
-      last = match.index + match[0].length;
-      if (asked.regex) break; // the server looked no further either: another may take for ever
-    }
-    return [...found, text.slice(last)];
-  }
-
-  function wanted() {
-    if (!asked.q) return null;
-    try {
-      return new RegExp(
-        asked.regex ? asked.q : asked.q.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"),
-        asked.case ? "g" : "gi",
-      );
-    } catch { return null; } // a Python expression that JavaScript does not know: found, yet not marked
   }
 
   function showAttempts(now) {
     if (!now || attempts.dataset.count === String(now.attempts.length)) return;
     attempts.dataset.count = String(now.attempts.length);
     const each = now.attempts.map((one) => [String(one.attempt), attemptName(one)]);
-    const choose = (value) => { asked.attempt = value; restart(); };
     const options = [["", "All attempts"], ...each];
-    fill(attempts, each.length < 2 ? null : select("Attempt", options, asked.attempt, choose, false));
+    const box = select("Attempt", options, asked.attempt, (value) => choose("attempt", value), false);
+    controls.attempt = (value) => { box.value = value; };
+    fill(attempts, each.length < 2 ? null : box);
   }
 
   showAttempts(look);
+  window.addEventListener("resize", fit);
   restart();
+  fit();
   return {
     async update(now) {
       look = now;
       showAttempts(now);
+      fit();
       if (!stick || busy || more || over) return;
       next ? await page("after") : restart();
       over = now.ended; // what was written up to the end is here now
     },
     go(now) {
-      marked = now.get("at") || "";
-      if (marked) {
-        stick = following.input.checked = false;
-        Object.assign(asked, { q: "", errors: "" });
-        search.value = "";
-      }
+      read(now);
+      for (const [name, show] of Object.entries(controls)) show(asked[name]);
       restart();
     },
     key(event) { if (event.key === "/") { search.focus(); search.select(); return true; } return false; },
-    destroy() { busy?.abort(); turn += 1; watcher.disconnect(); },
+    destroy() { busy?.abort(); turn += 1; watcher.disconnect(); window.removeEventListener("resize", fit); },
   };
+}
+
+function worth(values) {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value));
 }

@@ -2,7 +2,7 @@
 import { Heat } from "../charts/heat.js";
 import { Lines } from "../charts/lines.js";
 import { fill, h, refill, setText } from "../dom.js";
-import { metricName, metricValue, percent, small } from "../format.js";
+import { metricName, metricValue, percent, stepTime } from "../format.js";
 import { choices } from "../choices.js";
 import { card, check, segments, select } from "../parts.js";
 import { nodesCard } from "./nodes.js";
@@ -46,7 +46,7 @@ export function overviewTab(root, { id, ask, link }) {
     height: 270,
     format: (value) => metricValue(kept.metric || "", value),
   });
-  const areas = new Lines({ label: "Time of a step by phase", sync, stacked: true, format: small, height: 190 });
+  const areas = new Lines({ label: "Time of a step by phase", sync, stacked: true, format: stepTime, height: 190 });
   const heat = new Heat();
   let rateName = "samples_per_second", data = null, ended = false;
   let drawn = 0, heatKinds = "", heatWhat = kept.heat || ""; // of the heat map: when, which there are, which is shown
@@ -62,11 +62,12 @@ export function overviewTab(root, { id, ask, link }) {
     oninput: smoothing,
   });
   const rates = h("span"), metric = h("span"), kinds = h("span");
+  const phaseOver = h("span", { class: "note" });
   const phaseBar = h("div", { class: "phase-bar", role: "img" }), phaseWords = h("ul", { class: "phase-words" });
   const lossCard = card("Loss", [h("label", { class: "slider" }, "Smooth", slider, weight),
     check("Log scale", kept.log, (on) => { kept.set("log", on); loss.setLog(on); })], loss.element);
   const speedCard = card("Throughput", rates, speed.element);
-  const phaseCard = card("Where a step's time goes", null, phaseBar, phaseWords, areas.element);
+  const phaseCard = card("Where a step's time goes", phaseOver, phaseBar, phaseWords, areas.element);
   const otherCard = card("Metric", metric, other.element);
   const heatCard = card("Ranks over time", kinds, heat.element);
   const nodes = h("div");
@@ -113,7 +114,7 @@ export function overviewTab(root, { id, ask, link }) {
 
   function line(name, colour, more = {}) {
     const [xs, ys] = data.series[name];
-    return { name, label: metricName(name), xs, ys, colour, ...more };
+    return { name, label: metricName(name), xs, ys, colour, lost: data.nonfinite[name], ...more };
   }
 
   function showLoss() {
@@ -121,7 +122,7 @@ export function overviewTab(root, { id, ask, link }) {
     for (const [name, colour] of [["train_loss", "--series-1"], ["val_loss", "--series-2"]]) {
       if (!data.series[name]) continue;
       const soft = data.smooth[name];
-      if (soft) lines.push(line(name, colour, { name: `${name} raw`, faint: true, extra: true }));
+      if (soft) lines.push(line(name, colour, { name: `${name} raw`, faint: true, extra: true, lost: null }));
       lines.push({
         ...line(name, colour, { points: name === "val_loss" }),
         ...(soft ? { xs: soft[0], ys: soft[1] } : {}),
@@ -138,7 +139,8 @@ export function overviewTab(root, { id, ask, link }) {
     if (!there.includes(rateName)) rateName = there[0];
     if (rates.dataset.there !== there.join()) {
       rates.dataset.there = there.join();
-      fill(
+      if (there.length === 1) fill(rates, h("span", { class: "note" }, metricName(rateName)));
+      else fill(
         rates,
         segments(
           "Throughput as",
@@ -200,12 +202,13 @@ export function overviewTab(root, { id, ask, link }) {
     const answer = await ask("/heat", { what: heatWhat });
     if (answer.data.what !== heatWhat) return; // another was chosen meanwhile
     heatCard.hidden = false;
-    heat.set(answer.data);
+    heat.set(answer.data, ended);
     document.body.dataset.heat = heatWhat;
   }
 
   function showNow(look) {
     phasesNow(look.phases, phaseBar, phaseWords);
+    setText(phaseOver, look.ended ? "over all steps" : "over the last steps");
     refill(nodes, look.nodes.length ? nodesCard(look) : null);
   }
 
@@ -229,15 +232,15 @@ function phasesNow(phases, place, words) {
   const whole = there.reduce((sum, name) => sum + phases[name], 0);
   place.hidden = words.hidden = !whole;
   if (!whole) return;
-  place.setAttribute("aria-label", `A step takes ${small(whole)}`);
+  place.setAttribute("aria-label", `A step takes ${stepTime(whole)}`);
   fill(
     place,
     there.map((name) => h("i", {
       "--share": `${(100 * phases[name] / whole).toFixed(2)}%`,
       "--tint": `var(--phase-${name})`,
-      title: `${name}: ${small(phases[name])}`,
+      title: `${name}: ${stepTime(phases[name])}`,
     })),
   );
   fill(words, there.map((name) => h("li", {}, h("span", { class: "swatch", "--tint": `var(--phase-${name})` }), name,
-    h("b", {}, percent(phases[name] / whole)), h("span", { class: "note" }, small(phases[name])))));
+    h("b", {}, percent(phases[name] / whole)), h("span", { class: "note" }, stepTime(phases[name])))));
 }

@@ -1,17 +1,17 @@
 // One run: its head, always there, and a tab below it.
 import { get, follow, Refused } from "../api.js";
+import { address } from "../address.js";
 import { fill, h, refill } from "../dom.js";
-import { metricName, metricValue, moment, number, percent, plural, rough, small } from "../format.js";
-import { badge, bar, problem, select, stateKind } from "../parts.js";
+import { problem, select } from "../parts.js";
 import { attemptsTab } from "./attempts.js";
 import { findingsTab } from "./findings.js";
 import { jobTab } from "./job.js";
 import { logsTab } from "./logs.js";
 import { overviewTab } from "./overview.js";
+import { headOf } from "./run_head.js";
 
 const TABS = [["", "Overview", overviewTab], ["logs", "Logs", logsTab], ["attempts", "Attempts", attemptsTab],
   ["findings", "Findings", findingsTab], ["job", "Job", jobTab]];
-const TILES = ["train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu", "lr", "grad_norm"];
 
 export function runView(root, id, first, query) {
   const base = `/api/runs/${encodeURIComponent(id)}`;
@@ -48,8 +48,9 @@ export function runView(root, id, first, query) {
   go(first, query);
   poll = follow(async () => {
     const answer = await asked();
-    if (answer.changed || !look || gone) show(answer.data);
-    await tab?.update?.(look, answer.changed);
+    const fresh = answer.changed || !look || gone;
+    if (fresh) show(answer.data);
+    await tab?.update?.(look, fresh);
   });
 
   // The look at the task that is chosen when the answer comes.
@@ -74,9 +75,11 @@ export function runView(root, id, first, query) {
   }
 
   function showTasks() {
-    if (tasks.dataset.now === [task, ...look.tasks].join()) return;
-    tasks.dataset.now = [task, ...look.tasks].join();
-    const options = [["", "Any task"], ...look.tasks.map((each) => [each, `Task ${each}`])];
+    const any = name ? "All tasks" : `Newest task (${look.task})`;
+    const now = [any, task, ...look.tasks].join();
+    if (tasks.dataset.now === now) return;
+    tasks.dataset.now = now;
+    const options = [["", any], ...look.tasks.map((each) => [each, `Task ${each}`])];
     const choose = (value) => { location.hash = address(id, name, value ? `task=${value}` : ""); };
     fill(tasks, look.tasks.length > 1 ? select("Task of the array", options, task, choose, false) : null);
   }
@@ -103,9 +106,11 @@ export function runView(root, id, first, query) {
       each.setAttribute("href", link(TABS[i][0]));
       each.tabIndex = i === place ? 0 : -1;
     });
+    links[place].scrollIntoView({ block: "nearest", inline: "nearest" });
     panel.setAttribute("aria-labelledby", links[place].id);
     fill(panel);
     tab = TABS[place][2](panel, { id, ask, link, query: now, look });
+    if (look) showTasks();
     poll?.now();
   }
 
@@ -133,119 +138,8 @@ export function runView(root, id, first, query) {
   };
 }
 
-export function address(id, tab = "", query = "") {
-  return `#/run/${encodeURIComponent(id)}${tab ? `/${tab}` : ""}${query ? `?${query}` : ""}`;
-}
-
-function headOf(look) {
-  const { progress } = look;
-  return [
-    h(
-      "div",
-      { class: "run-line" },
-      h("h1", {}, look.status.name),
-      badge(look.state, look.status.exit_code),
-      h("span", { class: "note" }, where(look)),
-    ),
-    whyOf(look),
-    progress.step === null || progress.step === undefined ? null : progressOf(look),
-    h(
-      "dl",
-      { class: "tiles" },
-      tilesOf(look).map(([title, value, hint]) => h("div", { title: hint }, h("dt", {}, title), h("dd", {}, value))),
-    ),
-    straggling(look),
-  ];
-}
-
-function whyOf({ status, state }) {
-  const starts = status.expected_start ? `starts about ${at(status.expected_start)}` : "";
-  const text = [status.why, starts].filter(Boolean).join("; ");
-  return text ? h("p", { class: `run-reason ${stateKind(state)}` }, text) : null;
-}
-
-function at(stamp) {
-  return moment(Date.parse(stamp) / 1000);
-}
-
-function where(look) {
-  const { status } = look;
-  const job = status.job_id ? `job ${status.job_id}` : status.scheduler === "local" ? "on this machine" : "";
-  const attempt = look.attempts.length > 1 ? `attempt ${look.attempts.length}` : "";
-  return [
-    job,
-    look.task ? `task ${look.task}` : "",
-    nodesOf(look),
-    attempt,
-    look.ended && status.end ? `ended ${at(status.end)}` : status.start ? `since ${at(status.start)}` : "",
-  ].filter(Boolean).join(" · ");
-}
-
-function nodesOf(look) {
-  const ranks = look.ranks.length ? plural(look.ranks.length, "rank") : "";
-  const nodes = look.nodes.length > 1 ? `${plural(look.nodes.length, "node")}` : look.nodes[0]?.host || "";
-  return [nodes, ranks].filter(Boolean).join(", ");
-}
-
-function progressOf(look) {
-  const { progress } = look, share = progress.share;
-  const live = stateKind(look.state) === "live";
-  const steps = `Step ${number(progress.step)}${progress.total_steps ? ` of ${number(progress.total_steps)}` : ""}`;
-  const epoch = progress.epoch ? `epoch ${progress.epoch}${progress.epochs ? ` of ${progress.epochs}` : ""}` : "";
-  const end = look.time + progress.eta_seconds;
-  const eta = live && progress.eta_seconds !== null ? `${rough(progress.eta_seconds)} left, until ${moment(end)}` : "";
-  const limit = live && progress.deadline ? `time limit at ${moment(progress.deadline)}` : "";
-  const late = limit && progress.eta_seconds !== null && end > progress.deadline;
-  return h("div", { class: "run-progress" }, share === null ? null : bar(share, live ? "" : stateKind(look.state)),
-    h("div", { class: "under" }, h("span", {}, [steps, epoch].filter(Boolean).join(", ")),
-      h(
-        "span",
-        { class: "note" },
-        eta,
-        eta && limit ? " · " : "",
-        limit ? h("span", { class: late ? "late" : null }, limit) : "",
-        !live && share !== null ? percent(share) : "",
-      )));
-}
-
-function tilesOf(look) {
-  const tiles = TILES.filter((name) => name in look.values).map((name) => [
-    metricName(name),
-    metricValue(name, look.values[name]),
-  ]);
-  const step = look.values.step_seconds;
-  if (step !== undefined) tiles.push(["time per step", small(step)]);
-  const used = look.ranks.map((rank) => rank.use).filter((use) => use !== null && use !== undefined);
-  if (used.length) tiles.push([
-    "GPU use",
-    percent(used.reduce((a, b) => a + b, 0) / used.length),
-    "The mean over all ranks in the last sample",
-  ]);
-  if (look.goodput?.share) tiles.push([
-    "goodput",
-    percent(look.goodput.share),
-    "Time that moved the model forward over time allocated",
-  ]);
-  if (look.progress.saved_step) tiles.push([
-    "last checkpoint",
-    number(look.progress.saved_step),
-    "The step of the newest checkpoint",
-  ]);
-  return tiles;
-}
-
-function straggling(look) {
-  const slow = look.ranks.filter((rank) => rank.straggler);
-  if (!slow.length) return null;
-  const place = (rank) => rank.host ? ` on ${rank.host}` : "";
-  const name = (rank) => `rank ${rank.rank}${place(rank)} (${percent(rank.behind)} behind)`;
-  const named = slow.slice(0, 4).map(name).join(", ");
-  const more = slow.length > 4 ? ` and ${slow.length - 4} more` : "";
-  return h("p", { class: "notice warn" }, `The others wait for ${named}${more}.`);
-}
-
 function alarm(link, look) {
-  if (!look.error) return link.removeAttribute("data-alarm");
+  if (!look.error && !look.failed_tasks.length) return link.removeAttribute("data-alarm");
   link.setAttribute("data-alarm", "");
   link.setAttribute("aria-label", "Findings: a rank failed");
 }

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", default="last")
-@click.option("--force", is_flag=True, help="Also a run that has finished.")
+@click.option("--force", is_flag=True, help="Also one that has finished, or of which nobody knows.")
 @click.option("--max-attempts", type=click.IntRange(1), metavar="N", help="Attempts in all.")
 @click.option(
     "--max-fruitless", type=click.IntRange(1), metavar="N", help="Those in a row without progress."

@@ -19,12 +19,13 @@ from pathlib import Path
 from types import TracebackType
 
 from allranks.distributed.forwarding import Forwarding
-from allranks.distributed.rank_output import RankOutput, read_all, say
+from allranks.distributed.rank_output import RankOutput, read_all, say, speaks_of_a_lost_peer
 from allranks.errors import Interrupted, UsageError
 
 _FAREWELL_SECONDS = 60.0
-_CAUSE_SECONDS = 2.0
-"""How long a failure may lag behind the broken connection that it causes elsewhere."""
+_CAUSE_SECONDS, _LONGEST_CAUSE_SECONDS = 2.0, 15.0
+"""How long a failure may lag behind the broken connection that it causes elsewhere; and where the error
+says that a connection broke: Python with its libraries may take long to end on a busy machine."""
 _DRAIN_SECONDS = 1.0
 _GOOD = (0, Interrupted.GO_ON)
 """A rank that saved and left on purpose has not failed; all of them leave then."""
@@ -114,7 +115,7 @@ class LocalRanks:
         def known() -> bool:
             return any(not rank.open and not rank.lost_a_peer for rank in self._failed())
 
-        self._until(known, _CAUSE_SECONDS)
+        self._until(known, _LONGEST_CAUSE_SECONDS)
         return min(self._failed(), key=lambda rank: rank.lost_a_peer)
 
     def _failed(self) -> list[RankOutput]:
@@ -139,7 +140,8 @@ class LocalRanks:
             # A lost connection is told here before the rank that broke it has ended.
             lost = isinstance(error, RuntimeError)
             if lost:
-                self._until(self._failed, _CAUSE_SECONDS)
+                told = speaks_of_a_lost_peer(str(error))
+                self._until(self._failed, _LONGEST_CAUSE_SECONDS if told else _CAUSE_SECONDS)
             self._caller_failed = self._last_word.acquire(blocking=False)
             if self._caller_failed:
                 self._mute()

@@ -33,6 +33,11 @@ def say(text: str) -> None:
         os.write(2, f"{text}\n".encode())
 
 
+def speaks_of_a_lost_peer(text: str) -> bool:
+    """Whether an error is that of a rank whose connection to another one broke."""
+    return bool(_LOST_PEER.search(text))
+
+
 class RankOutput:
     """One rank's process, its log, and the end of what it said."""
 
@@ -49,7 +54,7 @@ class RankOutput:
     @property
     def lost_a_peer(self) -> bool:
         """Whether its last words are those of a rank that fails because another one did."""
-        return any(_LOST_PEER.search(line) for line in self.last)
+        return any(map(speaks_of_a_lost_peer, self.last))
 
     def register(self, reader: selectors.BaseSelector) -> None:
         for stream, pipe in (("o", self.process.stdout), ("e", self.process.stderr)):

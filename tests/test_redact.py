@@ -74,6 +74,7 @@ def test_the_rest_stays_readable() -> None:
         ("--db.pass hunter2", f"--db.pass {REDACTED}"),
         ("-api-key hunter2", f"-api-key {REDACTED}"),
         ("--hf_token hunter2 hunter", f"--hf_token {REDACTED} hunter"),
+        ("--x=my_key train.py", "--x=my_key train.py"),
         ("--password --verbose", "--password --verbose"),
         ("--lr 0.1 --password", "--lr 0.1 --password"),
         ("--env WANDB_API_KEY=hunter2", f"--env WANDB_API_KEY={REDACTED}"),
@@ -88,8 +89,26 @@ def test_no_secret_of_a_command_line(typed: str, kept: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "typed",
-    ["--tokenizer gpt2", "--tokenizer=gpt2", "--max-tokens 512", "--key-value-heads 8", "token x"],
-)
-def test_what_one_needs_to_run_it_again_stays(typed: str) -> None:
-    assert redact_words(typed.split(" ")) == typed.split(" ")
+    "option",
+    [
+        "--authtoken", "--hftoken", "--creds", "--cred", "--secrets", "--dbpass", "--passcode",
+        "--auth-header", "--wandbkey", "--token-a", "--license", "--token", "--login.cookie", "-key",
+    ],
+)  # fmt: skip
+def test_options_that_speak_of_secrets(option: str) -> None:
+    assert redact_words([f"{option}=hunter2", "x"]) == [f"{option}={REDACTED}", "x"]
+    assert redact_words([option, "hunter2", "x"]) == [option, REDACTED, "x"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--tokenizer", "--tokenizer-path", "--max-tokens", "--max_new_tokens", "--tokens-per-sample",
+        "--key-value-heads", "--pad-token", "--eos_token_id", "--model.mask-token", "--sort-key",
+        "--no-password", "--no_auth", "token",
+    ],
+)  # fmt: skip
+def test_what_one_needs_to_run_it_again_stays(option: str) -> None:
+    assert redact_words([option, "word"]) == [option, "word"]
+    if option.startswith("-"):
+        assert redact_words([f"{option}=word", "x"]) == [f"{option}=word", "x"]

@@ -20,10 +20,10 @@ _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|ACCESS_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|COOKIE)(?:$|_ID$)",
     re.IGNORECASE,
 )
-# The end of an option: --hf-token is a secret; --tokenizer and --max-tokens one needs to know.
-_OPTION = re.compile(
-    r"(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|SIGNATURE|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)$|"
-    r"_(?:KEY|TOKEN|PASS|PWD|AUTH|COOKIE|BEARER|DSN|WEBHOOK)$",
+# Options that speak of no secret though their name sounds so, and that one needs to run it again.
+_PLAIN_OPTION = re.compile(
+    r"^_+NO_|TOKENS$|TOKENS_PER_|TOKENIZER|KEY_VALUE|SORT_KEY|"
+    r"(?:PAD|EOS|BOS|UNK|SEP|MASK|CLS)_TOKEN(?:_ID)?$",
     re.IGNORECASE,
 )
 # Names that match above by accident and that one needs to understand a failed run.
@@ -76,7 +76,7 @@ def redact_words(words: Iterable[str]) -> list[str]:
     is_secret = False
     for word in words:
         found.append(REDACTED if is_secret and word[:1] != "-" else _redact_word(word))
-        is_secret = _speaks_of_secret(word)
+        is_secret = "=" not in word and _speaks_of_secret(word)
     return found
 
 
@@ -91,7 +91,8 @@ def _redact_word(word: str) -> str:
 
 
 def _speaks_of_secret(option: str) -> bool:
-    return option[:1] == "-" and bool(_OPTION.search(option.replace("-", "_").replace(".", "_")))
+    name = re.sub(r"[-.]", "_", option)
+    return option[:1] == "-" and bool(_NAME.search(name)) and not _PLAIN_OPTION.search(name)
 
 
 def redact_text(text: str) -> str:

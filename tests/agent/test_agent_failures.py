@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from allranks.agent.failures import Tail, describe, last_traceback
 from allranks.agent.summary import summary
+from allranks.runs.attempts import Failure
 
 TRACE = """Traceback (most recent call last):
   File "a.py", line 1, in <module>
@@ -40,6 +45,67 @@ def test_torch_marks_are_taken_off() -> None:
 def test_messages_of_many_lines() -> None:
     text = TRACE + "\nsecond line\n\nthird line\n"
     assert found(text) == text.rstrip()
+
+
+def said_by(script: Path) -> str:
+    """What a rank that runs this script is said to have failed of."""
+    done = subprocess.run([sys.executable, script], capture_output=True, timeout=100)
+    err = Tail()
+    err.add(done.stderr, 1.0)
+    return describe(Tail(), err, True, 2.0)[1]
+
+
+def test_a_long_traceback_of_a_data_loaders_worker(tmp_path: Path) -> None:
+    """Told within the message of another exception, and longer than messages are."""
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("""
+from torch.utils.data import DataLoader
+
+def load(item, depth=12):
+    return {}["shard"] if not depth else load(item, depth - 1) if depth % 2 else again(item, depth)
+
+def again(item, depth):
+    return load(item, depth - 1)
+
+class Data:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, item):
+        return load(item)
+
+list(DataLoader(Data(), num_workers=1))
+""")
+    text = said_by(script)
+    assert text.count("in load") == 13
+    assert "Caught KeyError in DataLoader worker process 0." in text
+    assert Failure(0, traceback=text).error == "KeyError: 'shard'"
+
+
+def test_what_python_says_after_the_error_is_not_the_error(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("""
+import threading
+
+class Workers:
+    def __del__(self):
+        assert False, "can only test a child process"
+
+def fail():
+    raise OSError("aside")
+
+before = threading.Thread(target=fail)
+before.start()
+before.join()
+workers = Workers()
+threading.Thread(target=lambda: (threading.main_thread().join(), fail())).start()
+raise ValueError("the real one")
+""")
+    text = said_by(script)
+    assert text.startswith("Traceback")
+    assert text.endswith("ValueError: the real one")
+    assert Failure(0, traceback=text).error == "ValueError: the real one"
 
 
 def test_without_a_traceback_the_last_lines() -> None:

@@ -53,6 +53,10 @@ Original Traceback (most recent call last):
     data = fetcher.fetch(index)
 ZeroDivisionError: division by zero
 """
+CUT = WORKER[: WORKER.index("ZeroDivisionError: ")]
+LATER = "Exception ignored in: <function It.__del__ at 0x7f>\n" + FRAMES + "AssertionError: later\n"
+THREAD = "Exception in thread Thread-1 (f):\n" + FRAMES + "OSError: aside\n"
+CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
 CRASH = """Fatal Python error: Segmentation fault
 
 Current thread 0x00007f (most recent call first):
@@ -77,6 +81,14 @@ frame #0: c10::Error::Error + 0x80 (0x7f in libc10.so)
         (FRAMES + "RuntimeError: loading Net:\n\tMissing key", "RuntimeError: loading Net: Missing key"),
         (FRAMES + "Failed: \n=====\ntrain.py FAILED", "Failed: train.py FAILED"),
         (FRAMES + WORKER, "ZeroDivisionError: division by zero"),
+        (FRAMES + CUT, "RuntimeError: Caught ZeroDivisionError in DataLoader worker process 0."),
+        (FRAMES + "ValueError: real\n" + LATER, "ValueError: real"),
+        (FRAMES + "ValueError: real\n" + THREAD + LATER, "ValueError: real"),
+        (FRAMES + "ValueError: real\n" + THREAD + CHAINED + FRAMES + "E: x\n", "ValueError: real"),
+        (THREAD + FRAMES + "ValueError: real\n", "ValueError: real"),
+        (LATER + THREAD + LATER, "OSError: aside"),
+        (THREAD + CHAINED + FRAMES + "E: x\n" + LATER, "E: x"),
+        (LATER, "AssertionError: later"),
         (FRAMES + "OSError: gone\n\nThe above exception was …:\n\n" + FRAMES + "E: last", "E: last"),
         (GROUP, "ExceptionGroup: outer (2 sub-exceptions): ValueError: no such shard"),
         (GROUP + "\nDuring handling …:\n\n" + FRAMES + "KeyError: 'x'", "KeyError: 'x'"),

@@ -66,6 +66,6 @@ def test_progress_names_the_fit_and_begins_anew_with_it(attempt: Path) -> None:
     ranks = metrics.columns("ranks", ["fit", "epoch"])
     assert set(zip(ranks["fit"], ranks["epoch"], strict=True)) >= {(1, 2), (2, 1)}
     table = list(csv.DictReader((attempt.parent.parent / "metrics.csv").open()))
-    assert [row["fit"] for row in table if row["kind"] == "epoch"] == ["", "", "2"]
+    assert [row["fit"] for row in table if row["kind"] == "epoch"] == ["1", "1", "2"]
     picture = (attempt.parent.parent / "curve.svg").read_text()
     assert (picture.count("<polyline"), picture.count("<circle")) == (1, 1), "no line between fits"

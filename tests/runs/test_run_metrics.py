@@ -145,6 +145,17 @@ def test_the_tasks_of_an_array(tmp_path: Path) -> None:
     ]
 
 
+def test_older_runs_that_do_not_tell_the_fit(tmp_path: Path) -> None:
+    """Another one begins where the steps of the training fall; what else it wrote belongs to it."""
+    lines = [("train", 5), ("train", 10), ("val", 10), ("train", 5), ("val", 5), ("train", 3)]
+    text = "".join(json.dumps({"kind": kind, "step": step}) + "\n" for kind, step in lines)
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").write_text(text + '{"kind": "train", "step": 9, "fit": 4}\n')
+    metrics = allranks.Run(tmp_path).metrics()
+    assert metrics.columns("train", ["fit"]) == {"fit": [1, 1, 2, 3, 4]}
+    assert metrics.columns("val", ["fit"]) == {"fit": [1, 2]}
+
+
 def test_a_line_of_a_kind_and_nothing_else(run: Run) -> None:
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"kind": "train"}\n{"kind": "test"}\n')

@@ -7,6 +7,8 @@ import errno
 import importlib.util
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +49,7 @@ def test_jsonl_writes_one_object_per_line(tmp_path: Path) -> None:
     logger.log({"val_loss": 0.25}, step=1, epoch=1, kind="val")
     logger.close("finished")
     first, second = lines_of(tmp_path)
-    assert list(first) == ["time", "step", "epoch", "kind", "train_loss"]
+    assert list(first) == ["time", "step", "epoch", "fit", "kind", "train_loss"]
     assert (second["kind"], second["val_loss"]) == ("val", 0.25)
     assert second["time"] >= first["time"] > 1e9
 
@@ -100,6 +102,72 @@ def test_lines_of_a_full_disk_wait_for_room_without_another_line(
     out.close()
 
 
+@pytest.mark.parametrize("written", ["jsonl", "csv"])
+def test_a_full_disk_is_told_though_a_thread_meets_it_first(written: str, tmp_path: Path) -> None:
+    """In a process of its own, whose files may have no more than 300 bytes."""
+    script = f"""
+import resource, signal, sys, time
+from pathlib import Path
+from allranks.train.loggers import Loggers, RunInfo, make_loggers
+from allranks.train.loggers import lines
+
+lines.FLUSH_SECONDS = 0.01
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+(logger,) = [each for each in make_loggers(["csv"]) if each.name == {written!r}]
+told = []
+loggers = Loggers([logger], warn=told.append)
+loggers.start(RunInfo(Path(sys.argv[1]), "net", {{}}, False, 1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+for step in range(2000):
+    loggers.log({{"x": 0.5}}, step=step, epoch=1, kind="train")
+    time.sleep(0.02)
+    if told:
+        break
+print(told)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=100
+    )
+    assert f"The {written} logger failed: OSError: [Errno 27]" in done.stdout, done.stderr
+
+
+def test_a_logger_that_is_left_out_writes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next training of the script writes to the same file."""
+    monkeypatch.setattr("allranks.train.loggers.lines.FLUSH_SECONDS", 0.02)
+    logger, told = CsvLogger(), []
+    loggers = Loggers([logger], warn=told.append)
+    loggers.start(run_in(tmp_path))
+    loggers.log({"x": 1.0}, step=1, epoch=1, kind="val")
+    disk = FullDisk(logger._file._file, room=0)
+    logger._file._file = disk
+    loggers.log({"x": 2.0}, step=2, epoch=1, kind="train")
+    thread = logger._file._thread
+    assert thread is not None
+    with pytest.raises(OSError, match="No space left"):
+        logger._file.flush()
+    loggers.log({"x": 3.0}, step=3, epoch=1, kind="val")
+    thread.join(20)
+    until(lambda: disk.file.closed, 20)
+    assert len(told) == 1
+    assert not thread.is_alive()
+    disk.room = 100
+    logger._file.flush()
+    assert [row["step"] for row in csv.DictReader((tmp_path / "metrics.csv").open())] == ["1"]
+
+
+def test_csv_goes_on_with_a_file_that_has_no_fit(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("time,step,epoch,kind,x\n1.0,1,1,val,0.5\n")
+    logger = CsvLogger()
+    logger.start(run_in(tmp_path, resumed=True))
+    logger.log({"x": 0.25, "fit": 0.93}, step=2, epoch=1, kind="val")
+    logger.close("finished")
+    rows = list(csv.DictReader(path.open()))
+    assert [(row["x"], row["fit"]) for row in rows] == [("0.5", ""), ("0.25", "1")]
+
+
 def test_jsonl_has_null_for_what_is_no_number(tmp_path: Path) -> None:
     logger = JsonlLogger()
     logger.start(run_in(tmp_path))
@@ -115,11 +183,11 @@ def test_jsonl_takes_numbers_of_other_libraries_and_keeps_its_own_names(tmp_path
     numpy = pytest.importorskip("numpy")
     logger = JsonlLogger()
     logger.start(run_in(tmp_path))
-    values = {"a": numpy.float32(0.5), "b": numpy.float32("nan"), "step": 99}
+    values = {"a": numpy.float32(0.5), "b": numpy.float32("nan"), "step": 99, "fit": 0.93}
     logger.log(values, step=1, epoch=1, kind="val")
     logger.close("finished")
     (line,) = lines_of(tmp_path)
-    assert (line["a"], line["b"], line["step"]) == (0.5, None, 1)
+    assert (line["a"], line["b"], line["step"], line["fit"]) == (0.5, None, 1, 1)
 
 
 def test_jsonl_goes_on_after_a_kill_within_a_line(tmp_path: Path) -> None:
@@ -181,7 +249,7 @@ def test_csv_grows_columns_and_goes_on_after_a_resume(tmp_path: Path) -> None:
     again.close("finished")
     with open(tmp_path / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    names = ["time", "step", "epoch", "kind", "train_loss", "val_loss", "comma, quote", "lr"]
+    names = ["time", "step", "epoch", "kind", "fit", "train_loss", "val_loss", "comma, quote", "lr"]
     assert list(rows[0]) == names
     assert [row["step"] for row in rows] == ["1", "2", "3"]
     assert [row["train_loss"] for row in rows] == ["0.5", "", "0.25"]
@@ -241,12 +309,12 @@ class Failing(Logger):
 @pytest.mark.parametrize(
     ("at", "calls"),
     [
-        ("start", ["start"]),
-        ("log", ["start", "log"]),
+        ("start", ["start", "close"]),
+        ("log", ["start", "log", "close"]),
         ("close", ["start", "log", "log", "close"]),
     ],
 )
-def test_a_failing_logger_is_told_once_and_left_out(
+def test_a_failing_logger_is_told_once_and_closed_and_left_out(
     tmp_path: Path, at: str, calls: list[str]
 ) -> None:
     failing, good = Failing(at), Failing("never")
@@ -258,7 +326,7 @@ def test_a_failing_logger_is_told_once_and_left_out(
     loggers.close("finished")
     assert len(told) == 1
     assert told[0].startswith("The failing logger failed: ConnectionError: server gone.")
-    assert failing.calls == calls
+    until(lambda: failing.calls == calls, 20)
     assert good.calls == ["start", "log", "log", "close"]
 
 

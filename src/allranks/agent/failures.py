@@ -8,19 +8,17 @@ from typing import Any
 
 from allranks.agent.attempt import stamp
 from allranks.agent.placement import Place
+from allranks.runs.endings import CHAIN, without_asides
 
 _HEADER = "Traceback (most recent call last):"
 # torch.distributed puts this before every line of an uncaught exception.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
-_CHAIN = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
-# Lines that C++ libraries print after the traceback, while the process goes down.
+# Lines that others print after the traceback, while the process goes down.
 _NOISE = re.compile(
-    r"^(\[rank\d+\]:)?\[?[WEIF]\d{4} |^\[[WEI]\d{4}|^Exception ignored |^\S+: .*Warning: "
+    r"^(\[rank\d+\]:)?\[?[WEIF]\d{4} |^\[[WEI]\d{4}|^Exception (ignored|in thread) |^\S+: .*Warning: "
 )
 _MESSAGE_LINES = 25
+"""Of an exception, without the frames of a traceback that is told in it."""
 _LAST_LINES = 20
 _KEPT = 128 * 1024
 
@@ -54,9 +52,10 @@ def last_traceback(lines: list[str]) -> tuple[int, list[str]] | None:
     starts = [at for at, line in enumerate(plain) if line.strip() == _HEADER]
     if not starts:
         return None
+    starts = without_asides(plain, starts)
     start = starts[-1]
     for at in reversed(starts[:-1]):
-        if not any(line.strip() in _CHAIN for line in plain[at:start]):
+        if not any(line.strip() in CHAIN for line in plain[at:start]):
             break
         start = at
     return start, plain[start : _end(lines, plain, starts[-1])]
@@ -67,8 +66,10 @@ def _end(lines: list[str], plain: list[str], header: int) -> int:
     while at < len(plain) and (plain[at].startswith((" ", "\t")) or not plain[at]):
         at += 1
     stop = at + 1  # past the line with the exception itself; its message may have more lines
-    limit = min(len(plain), at + _MESSAGE_LINES)
-    while stop < limit and not _NOISE.match(lines[stop]):
+    left, in_frames = _MESSAGE_LINES - 1, False
+    while stop < len(plain) and left and not _NOISE.match(lines[stop]):
+        in_frames = plain[stop].endswith(_HEADER) or (in_frames and plain[stop][:1].isspace())
+        left -= not in_frames
         stop += 1
     while stop > at + 1 and not plain[min(stop, len(plain)) - 1].strip():
         stop -= 1

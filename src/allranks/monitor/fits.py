@@ -1,31 +1,16 @@
-"""Where one training ends and another begins: a script may train several times in one run."""
+"""Steps of a script that trains several times in one run: how many a line tells of, since when."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from allranks.runs.fits import Fits
+
 if TYPE_CHECKING:
     from allranks.monitor.source import Source
 
 Numbers = Sequence[float | None]
-
-
-class Fits:
-    """Tells line by line whether another fit begins: its number changes, or the steps fall.
-
-    Lines have a number from the second fit on; those of older runs have none.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[float, float] | None = None
-
-    def begins(self, step: float | None, fit: float | None = None) -> bool:
-        """Whether the line of this step is the first of another fit."""
-        if step is None:
-            return False
-        before, self._last = self._last, (fit or 1.0, step)
-        return before is not None and (self._last[0] != before[0] or step < before[1])
 
 
 def window_steps(steps: Numbers, fits: Numbers, before: int = 0) -> list[float]:

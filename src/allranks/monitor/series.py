@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from allranks.monitor.fits import Fits, Numbers
+from allranks.monitor.fits import Numbers
+from allranks.runs.fits import Fits
 
 _POINTS = 200
 _Point = tuple[float, float]

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _HEADER = re.compile(
     r"^\s*(?:(?:\+ )?Exception Group |Original )?Traceback \(most recent call last\):"
+)
+_ASIDES = ("Exception in thread ", "Exception ignored ")
+"""What stands above a traceback that ended a thread, or nothing at all, and not the process."""
+CHAIN = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
 )
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback")
 _MARGIN = re.compile(r"^\s*[|+][-+]* ?")
@@ -37,15 +44,32 @@ def ending(code: int | None, number: int | str | None = None) -> str:
 def error_line(traceback: str) -> str:
     """The exception itself: what comes after it (advice, notes, a dump) says less, or something else.
 
-    Of chained exceptions it is the last one, of a group also its first member. Without a traceback it is
-    the message of a crash, else the last line that was said. Empty when nothing was.
+    Of chained exceptions it is the last one that is whole, of a group also its first member. Without a
+    traceback it is the message of a crash, else the last line that was said. Empty when nothing was.
     """
     lines = [_RANK.sub("", line).rstrip() for line in traceback.splitlines()]
-    start = max((at for at, line in enumerate(lines) if _HEADER.match(line)), default=None)
-    if start is None:
+    starts = [at for at, line in enumerate(lines) if _HEADER.match(line)]
+    if not starts:
         return _last_words(lines)[:_LONGEST]
-    said = _of_group if _GROUP.match(lines[start]) else _of_exception
-    return said(lines[start + 1 :])[:_LONGEST]
+    told = (_below(lines, start) for start in reversed(without_asides(lines, starts)))
+    return next(filter(None, told), "")[:_LONGEST]
+
+
+def without_asides(lines: Sequence[str], starts: Sequence[int]) -> list[int]:
+    """Of the tracebacks that start at these lines those of the process itself.
+
+    A thread's, and what Python ignores while it goes down, count only where there is no other.
+    """
+    weights: list[int] = []
+    for before, start in zip([0, *starts], starts, strict=False):
+        goes_on = lines[start].startswith("Original ") or any(
+            line.strip() in CHAIN for line in lines[before:start]
+        )
+        above = lines[start - 1] if start else ""
+        alone = next((at for at, aside in enumerate(_ASIDES, 1) if above.startswith(aside)), 0)
+        weights.append(weights[-1] if goes_on and weights else alone)
+    least = min(weights, default=0)
+    return [start for start, weight in zip(starts, weights, strict=True) if weight == least]
 
 
 def _signal_name(number: str) -> str:
@@ -53,6 +77,11 @@ def _signal_name(number: str) -> str:
         return signal.Signals(int(number)).name
     except ValueError:
         return f"signal {number}" if number.isdigit() else number
+
+
+def _below(lines: list[str], start: int) -> str:
+    said = _of_group if _GROUP.match(lines[start]) else _of_exception
+    return said(lines[start + 1 :])
 
 
 def _of_exception(lines: list[str]) -> str:

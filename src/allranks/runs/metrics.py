@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.errors import MissingDependencyError, UsageError, did_you_mean
 from allranks.runs.attempts import Attempt
+from allranks.runs.fits import Fits
 from allranks.runs.jsonl_tail import JsonlTail
 from allranks.runs.ledger import attempts_of
 from allranks.runs.node_samples import NodeSource, find_nodes
@@ -97,9 +98,13 @@ class Metrics:
 
     def _lines(self, kind: str) -> Iterator[dict[str, Any]]:
         for task, folder in task_folders(self.path):
+            fits = Fits()
             for line in _read(folder / "metrics.jsonl"):
+                if line.get("kind") == "train":
+                    fits.begins(_number(line.get("step")), _number(line.get("fit")))
                 if line.get("kind") == kind:
-                    yield {"task": task, **_line_row(line)} if task else _line_row(line)
+                    row = _line_row(line, fits.number)
+                    yield {"task": task, **row} if task else row
 
     def _windows(self) -> Iterator[Columns]:
         for attempt in attempts_of(self.path):
@@ -161,10 +166,14 @@ def _named(attempt: Attempt) -> dict[str, Any]:
     return {"attempt": attempt.number, **task}
 
 
-def _line_row(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of ``metrics.jsonl``; those of the first fit do not say which one it is."""
+def _number(value: object) -> float | None:
+    return value if isinstance(value, (int, float)) else None
+
+
+def _line_row(line: Mapping[str, Any], fit: float) -> dict[str, Any]:
+    """A line of ``metrics.jsonl``; ``fit`` where it does not say so, as in older runs."""
     head = {name: line[name] for name in ("time", "step", "epoch") if name in line}
-    row = {**head, "fit": 1, **line}
+    row = {**head, "fit": fit, **line}
     del row["kind"]
     return row
 

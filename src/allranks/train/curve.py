@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allranks.plots import Line, line_plot
+from allranks.runs.fits import Fits
 
 Point = tuple[float, float]
 MOST_POINTS = 600
@@ -30,7 +31,7 @@ def read_losses(path: Path) -> dict[str, list[Point]]:
     Between two fits, each of which begins with the first step, stands a point without a value.
     """
     lines: dict[str, list[Point]] = {"train_loss": [], "val_loss": []}
-    fits: dict[str, object] = {}
+    fits = {name: Fits() for name in lines}
     if not path.exists():
         return lines
     for text in path.read_text().splitlines():
@@ -40,9 +41,7 @@ def read_losses(path: Path) -> dict[str, list[Point]]:
             continue
         name = {"train": "train_loss", "val": "val_loss"}.get(row.get("kind"), "")
         if name and row.get(name) is not None:
-            fit = row.get("fit", 1)
-            if fits.setdefault(name, fit) != fit:
-                fits[name] = fit
+            if fits[name].begins(row["step"], row.get("fit")):
                 lines[name].append((row["step"], math.nan))
             lines[name].append((row["step"], row[name]))
     return lines

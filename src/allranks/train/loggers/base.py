@@ -9,9 +9,12 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+
+from allranks.measure.threads import background
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Guarded(Logger):
 
     def __init__(self, inner: Logger, warn: Callable[[str], Any]) -> None:
         self.inner, self._warn = inner, warn
-        self.failed = self._told = False
+        self.failed = self._told = self._closing = False
 
     def start(self, run: RunInfo) -> None:
         self._try(self.inner.start, run)
@@ -103,6 +106,7 @@ class Guarded(Logger):
         return None if self.failed else self.inner.position()
 
     def close(self, status: str) -> None:
+        self._closing = True
         self._try(self.inner.close, status)
 
     def _try(self, call: Callable[..., None], *args: Any, **values: Any) -> None:
@@ -116,12 +120,20 @@ class Guarded(Logger):
     def _report(self, error: Exception) -> None:
         """The training is worth more than its log: say so once and go on."""
         self.failed = not self.inner.keeps_trying
+        if self.failed and not self._closing:
+            # Not here: whoever waits for a server that is gone holds up the training.
+            background(self._let_go, "allranks logger").start()
         if self._told:
             return
         self._told = True
         name = getattr(self.inner, "name", type(self.inner).__name__)
         then = "It is left out from here on." if self.failed else "It keeps trying."
         self._warn(f"The {name} logger failed: {type(error).__name__}: {error}. {then}")
+
+    def _let_go(self) -> None:
+        """A logger that is left out holds no file and no thread."""
+        with suppress(Exception):  # that it failed was told
+            self.inner.close("failed")
 
 
 class Loggers:

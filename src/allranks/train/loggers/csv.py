@@ -15,6 +15,7 @@ from allranks.train.loggers.lines import LineFile
 from allranks.train.loggers.undo import FILES, undo
 
 HEAD = ("time", "step", "epoch", "kind")
+"""Columns that every such file begins with; ``fit`` is the next one in those that begin now."""
 
 
 class CsvLogger(Logger):
@@ -29,23 +30,23 @@ class CsvLogger(Logger):
         self._path = Path()
         self._out: LineFile | None = None
         self._columns: list[str] = list(HEAD)
-        self._fit: dict[str, float] = {}
+        self._fit = 1
 
     def start(self, run: RunInfo) -> None:
         self._path = run.folder / FILES[self.name]
-        self._fit = {"fit": run.fit} if run.fit > 1 else {}
+        self._fit = run.fit
         undo(self._path, self.name, run)
         there = _header(self._path)
         if there and there[: len(HEAD)] != list(HEAD):
             raise UsageError(f"{self._path} is another file's: its columns do not begin {HEAD}.")
-        self._columns = there or list(HEAD)
+        self._columns = there or [*HEAD, "fit"]
         self._out = LineFile(self._path)
         self._out.open()
         if not there:
             self._file.add(_line(self._columns), at_once=True)
 
     def log(self, values: Mapping[str, float], *, step: int, epoch: int, kind: str) -> None:
-        values = {**values, **self._fit}
+        values = {**values, "fit": self._fit}
         new = [name for name in values if name not in self._columns]
         if new:
             self._widen(new)

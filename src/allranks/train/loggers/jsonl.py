@@ -30,19 +30,18 @@ class JsonlLogger(Logger):
 
     def __init__(self) -> None:
         self._out: LineFile | None = None
-        self._fit: dict[str, int] = {}
-        """In the lines of a script's second fit and later ones; nearly all scripts make one."""
+        self._fit = 1
 
     def start(self, run: RunInfo) -> None:
         path = run.folder / FILES[self.name]
-        self._fit = {"fit": run.fit} if run.fit > 1 else {}
+        self._fit = run.fit
         self._out = LineFile(path)
         undo(path, self.name, run)
         self._out.open()
 
     def log(self, values: Mapping[str, float], *, step: int, epoch: int, kind: str) -> None:
         when = {"time": round(time.time(), 3), "step": step, "epoch": epoch}
-        head = {**when, **self._fit, "kind": kind}
+        head = {**when, "fit": self._fit, "kind": kind}
         self._file.add(to_line(head, values), at_once=kind != "train")
 
     def flush(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
@@ -21,7 +20,7 @@ class LineFile:
 
     Lines wait for company for at most a second or 64 lines; a thread looks after the second, so that a
     training that hangs shows what it did last. When the disk is full they wait in memory for it to have
-    room again: then ``add`` and ``flush`` raise, and may be called again.
+    room again: then ``flush`` and the next ``add`` raise, and may be called again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,6 +30,8 @@ class LineFile:
         self._pending = b""
         self._lock = threading.Lock()
         """Held by whoever writes; adding a line needs none."""
+        self._refused = False
+        """The thread could not write: the next line is written at once, so that its owner is told why."""
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self.written = 0
@@ -39,7 +40,8 @@ class LineFile:
     def add(self, line: str, *, at_once: bool = False) -> None:
         """A whole line, with its end."""
         self._lines.append(line)
-        if at_once or len(self._lines) >= FLUSH_LINES:
+        refused, self._refused = self._refused, False
+        if at_once or refused or len(self._lines) >= FLUSH_LINES:
             self.flush()
         elif self._thread is None:
             self._thread = background(self._write_now_and_then, "allranks lines")
@@ -47,8 +49,10 @@ class LineFile:
 
     def _write_now_and_then(self) -> None:
         while not self._closed.wait(FLUSH_SECONDS):
-            with suppress(OSError):  # whoever adds a line is told, when it is written at once
+            try:
                 self.flush()
+            except OSError:
+                self._refused = True
 
     def flush(self) -> None:
         """Write what waits. What the disk does not take stays for the next time."""
@@ -80,14 +84,16 @@ class LineFile:
         return self._file
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write what waits; what the disk does not take now is lost."""
         self._closed.set()
-        try:
-            self.flush()
-        finally:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+        with self._lock:
+            try:
+                self._flush()
+            finally:
+                self._pending = b""
+                if self._file is not None:
+                    self._file.close()
+                    self._file = None
 
 
 def _ends_in_newline(path: Path) -> bool:

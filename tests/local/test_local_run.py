@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import signal
 import subprocess
@@ -108,6 +109,55 @@ def test_cancel_ends_a_local_run(
     assert "told process" in allranks("cancel", "last").stdout
     assert sleeper.wait(timeout=30) == 143
     assert '"CANCELLED"' in allranks("ps", "--json", "last").stdout
+
+
+SAVES = """
+import signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(Path("saved").touch()))
+Path("ready").touch()
+time.sleep(600)
+"""
+SLOW_PYTHON = f"""#!/bin/sh
+if [ "$1" = -c ]; then touch asked; until [ -e go ]; do sleep 0.1; done; fi
+exec "{sys.executable}" "$@"
+"""
+
+
+def test_a_signal_reaches_the_ranks_while_the_versions_are_asked_for(
+    tmp_path: Path, clean_env: dict[str, str]
+) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    python = tmp_path / "python"
+    python.write_text(SLOW_PYTHON)
+    python.chmod(0o755)
+    words = [sys.executable, "-m", "allranks", "run", "--python", str(python), "saves.py"]
+    process = subprocess.Popen(words, cwd=tmp_path, env=clean_env, start_new_session=True)
+    try:
+        until(lambda: (tmp_path / "asked").exists() and (tmp_path / "ready").exists())
+        process.send_signal(signal.SIGTERM)
+        until((tmp_path / "saved").exists)
+    finally:
+        (tmp_path / "go").touch()
+        code = process.wait(timeout=60)
+    [end] = tmp_path.glob("runs/saves-*/attempts/1/end.json")
+    assert (code, json.loads(end.read_text())["outcome"]) == (0, "cancelled")
+
+
+def test_versions_that_cannot_be_written_hold_up_no_training(
+    allranks: Allranks, tmp_path: Path
+) -> None:
+    (tmp_path / "spoils.py").write_text(
+        "import os\n"
+        "from pathlib import Path\n"
+        "Path(os.environ['ALLRANKS_RUN_DIR'], 'versions.json').mkdir()\n"
+        "print('trained')\n"
+    )
+    (tmp_path / "python").write_text(SLOW_PYTHON.replace("-e go", "-e runs/*/versions.json"))
+    (tmp_path / "python").chmod(0o755)
+    done = allranks("run", "--python", str(tmp_path / "python"), "spoils.py")
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "allranks: the versions and the code were not noted: " in done.stderr
 
 
 def test_a_file_per_rank_is_always_written(allranks: Allranks, tmp_path: Path) -> None:

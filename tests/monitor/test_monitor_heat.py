@@ -70,3 +70,12 @@ def test_maps_of_several_kinds_have_the_same_columns(tmp_path: Path) -> None:
 def test_a_time_that_makes_no_sense_is_survived(tmp_path: Path) -> None:
     found = sampled(tmp_path, [1.0, 2.0, -1e308, 1e308])
     assert len(found.values[0]) == len(found.times) == 1
+
+
+def test_it_knows_when_its_first_column_begins(tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=20, attempts=2)
+    source = Source(run)
+    source.refresh()
+    made = heat(source, "step", 2)
+    first = source.attempts[min(source.attempts)].steps[0]["time"]
+    assert made.begin == first <= made.times[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -108,8 +109,14 @@ def test_the_tasks_of_an_array(
     for task, state in (("3", "running"), ("4", "failed")):
         labels = f'run="{run.id}",job_id="{job}",task="{task}",state="{state}"'
         assert f"allranks_run_state{{{labels}}} 1\n" in text
+    for task in ("5", "6"):  # where 5 was, there is room for 6
+        kill = ["scancel", "--full", "--signal=KILL", f"{job}_{task}"]
+        subprocess.run(kill, env=slurm_env, check=True)
+        until(lambda: len(run.attempts) == 4)
+    until(lambda: f"{run.id}  task 3  running" in slurm("top", "--once", job).stdout)
+    assert f"tasks 4, 5, 6 did not finish: allranks top {job}_4" in slurm("top", job).stdout
     (tmp_path / "go").touch()
-    until(lambda: _ended(run) == 4)
+    until(lambda: _ended(run) == 2)
 
 
 def _ended(run: Run) -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from allranks.monitor.plain import plain
+from allranks.monitor.snapshot import take
+from allranks.monitor.source import Source
 from allranks.schedulers.status import RunStatus
 from allranks.slurm.parse import JobStatus
 from allranks.slurm.states import State
@@ -63,6 +65,41 @@ def test_what_slurm_says_of_a_task(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "array" in found["5"].why
     assert [found[task].why for task in ("0", "1", "6")] == ["", "", ""]
+
+
+def test_a_task_that_was_killed_hard_does_not_run(tmp_path: Path) -> None:
+    """It wrote no end; Slurm alone tells, and another is followed from the next look on."""
+    run = make_array(tmp_path, {"0": "finished", "1": "", "2": ""})
+    source = Source(run)
+    source.refresh()
+    assert source.task == "2"
+    told = (
+        JobStatus("4711_1", state=State.RUNNING),
+        JobStatus("4711_2", state=State.OUT_OF_MEMORY, exit_code=137),
+    )
+    found = take(source, RunStatus(run, State.RUNNING, "4711", tasks=told))
+    assert found.status.state is State.OUT_OF_MEMORY
+    assert (found.running_tasks, found.failed_tasks) == (["1"], ["2"])
+    source.refresh()
+    assert source.task == "1"
+
+
+def test_nothing_runs_of_an_array_that_is_over(tmp_path: Path) -> None:
+    """Slurm forgets an array task by task: of the one that was killed first it may know no more."""
+    run = make_array(tmp_path, {"0": "", "1": "finished"})
+    told = (JobStatus("4711_1", state=State.COMPLETED),)
+    found = look(run, RunStatus(run, State.FAILED, "4711", tasks=told), "1")
+    assert (found.running_tasks, found.failed_tasks) == ([], ["0"])
+
+
+def test_a_task_that_goes_on_in_another_job_runs(tmp_path: Path) -> None:
+    run = make_array(tmp_path, {"0": "", "1": "finished"})
+    told = (
+        JobStatus("4711_0", state=State.TIMEOUT),
+        JobStatus("4720_0", state=State.RUNNING),
+    )
+    found = look(run, RunStatus(run, State.RUNNING, "4720", tasks=told))
+    assert (found.task, found.running_tasks, found.failed_tasks) == ("0", ["0"], [])
 
 
 def test_why_nothing_is_known_of_a_task(tmp_path: Path) -> None:

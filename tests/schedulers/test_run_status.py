@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import AllranksError, JobError
+from allranks.runs import files
 from allranks.runs.folder import Run
 from allranks.runs.process import note_process
 from allranks.schedulers.ending import end_run
 from allranks.schedulers.resuming import check_resumable
 from allranks.schedulers.status import RunStatus, elapsed, folder_status, jobs_of, run_statuses
 from allranks.slurm import JobStatus, State
-from monitor_rig import make_array
+from monitor_rig import make_array, make_run
 
 
 @pytest.fixture
@@ -145,6 +146,35 @@ def test_an_outcome_is_one_state_everywhere(outcome: str, state: State, run: Run
     attempt = run.attempts[-1]
     attempt.finish(0 if outcome == "finished" else 1, outcome=outcome, next="stop")
     assert run_statuses([run])[0].state is state
+
+
+def test_a_run_here_costs_one_more_look_at_its_file(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list has many runs, on a file system that is slow with small files."""
+    read, opened = files.read_bytes, []
+    monkeypatch.setattr(files, "read_bytes", lambda path: opened.append(path.name) or read(path))
+    [status] = run_statuses([run])
+    assert (status.state, status.is_here) == (State.RUNNING, True)
+    assert [opened.count(name) for name in ("run.json", "attempt.json", "end.json")] == [1, 1, 1]
+    _move(run, host="node1")
+    assert not run_statuses([run])[0].is_here
+
+
+def test_what_a_job_writes_while_slurm_is_asked_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, windows=2, finished=False, job_id="12")
+    attempt = run.path / "attempts" / "1"
+    squeue = tmp_path / "squeue"
+    squeue.write_text(
+        "#!/bin/sh\n"
+        f"""echo '{{"exit_code": 75, "outcome": "interrupted"}}' >'{attempt}/end.json'\n"""
+        "echo '12|12|FAILED|None|19200|N/A|N/A|1:00:00|0|node1|main|me|train|'\n"
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert run_statuses([run])[0].state is State.INTERRUPTED
 
 
 def test_the_worst_task_stands_for_an_array(tmp_path: Path) -> None:

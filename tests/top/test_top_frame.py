@@ -196,6 +196,7 @@ def test_a_task_that_is_over_leads_to_those_that_run() -> None:
     one = replace(over, running_tasks=["9"], status=status(State.COMPLETED, end=NOW, job_id=""))
     assert "task 9 runs: allranks top --task 9 train-20261115-105757" in _text(frame(one, 80, 24))
     assert " run: " not in _text(frame(replace(one_task(), running_tasks=["3", "5"]), 80, 24))
+    assert "task 5 runs: " in _text(frame(replace(over, running_tasks=["3", "5"]), 80, 24))
 
 
 def test_a_task_of_an_array_says_which_it_is() -> None:

@@ -69,7 +69,10 @@ def test_sizes_and_shares_are_short() -> None:
         (870, 1100, "870/1100G"),
         (3, 1024, "3/1024G"),
         (0, 140, "0/140G"),
-        (700, 12 * 1024, "0.68/12T"),
+        (700, 12 * 1024, "0.7/12T"),
+        (2.15, 80, "2.1/80G"),
+        (0.00098, 141, "0/141G"),
+        (9.3e-07, 141, "0/141G"),
     ],
 )
 def test_a_part_of_the_memory_reads_as_its_share(used: float, total: float, text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +131,24 @@ def test_what_is_over_is_not_asked_about_again(
     resumed = over.add_job_id("15")
     states.of([resumed], wait=30)
     assert len(notes.read_text()) > calls + 12
+
+
+def test_a_run_inside_a_job_of_long_ago_is_not_asked_about_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, "inside", windows=2, finished=False)
+    about = json.loads((run.path / "run.json").read_text())
+    home = {"host": "node1", "pid": 7, "started": "9", "inside_job": "14"}
+    (run.path / "run.json").write_text(json.dumps(about | home))
+    for path in run.path.rglob("*"):
+        os.utime(path, (0, 0))
+    notes = squeue(tmp_path, "echo slurm_load_jobs error: Invalid job id >&2; exit 1", monkeypatch)
+    monkeypatch.setattr("allranks.web.following._ASKED", -1.0)
+    states = States()
+    for _ in range(3):
+        [status] = states.of([run], wait=30)
+        assert status.state.value == "failed"
+    assert notes.read_text() == "asked\n"
 
 
 def test_without_slurm_there_is_no_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

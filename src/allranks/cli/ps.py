@@ -77,14 +77,8 @@ _NODES = 24
 
 def _row(status: RunStatus) -> list[str]:
     nodes = status.nodes if len(status.nodes) <= _NODES else f"{status.nodes[: _NODES - 1]}…"
-    return [status.run.id, _job(status), _state(status), _elapsed(status), nodes]
-
-
-def _job(status: RunStatus) -> str:
-    """Of a run that is none: whether its process is one of this machine."""
-    from allranks.runs.process import home_of
-
-    return status.job_id or ("here" if home_of(status.run).is_here else "")
+    job = status.job_id or ("here" if status.is_here else "")
+    return [status.run.id, job, _state(status), _elapsed(status), nodes]
 
 
 def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:

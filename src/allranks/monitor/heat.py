@@ -62,6 +62,8 @@ class Heat:
     high: float = 1.0
     """The ends of the colour scale."""
     title: str = ""
+    begin: float = 0.0
+    """When the first column begins."""
     breaks: list[int] = field(default_factory=list)
     """The columns with which a later attempt begins."""
 
@@ -92,7 +94,10 @@ def heat(source: Source, what: str, columns: int = 240, *, whole: bool = False) 
     most = columns if whole else min(columns, sum(map(_lines, lives)))
     for life, span, share in zip(lives, spans, _shares(spans, most), strict=True):
         if span is not None:
-            made.breaks += [len(made.times)] if made.times else []
+            if made.times:
+                made.breaks.append(len(made.times))
+            else:
+                made.begin = span[0]
             _add_columns(made, life, span, share)
     made.low, made.high = _scale(source, what, made)
     return made

@@ -22,6 +22,12 @@ class Lives:
     def __init__(self, run: Path) -> None:
         self._folder = run / "attempts"
         self._known: dict[int, Attempt] = {}
+        self._whole = State.UNKNOWN
+        self._told: dict[str, JobStatus] = {}
+
+    def hear(self, status: RunStatus) -> None:
+        """What Slurm says of the tasks: one that was killed hard has written no end."""
+        self._whole, self._told = status.state, _told_of(status)
 
     def refresh(self) -> None:
         """Read what is new, and what had not ended at the last look."""
@@ -43,7 +49,11 @@ class Lives:
 
     def running_tasks(self) -> list[str]:
         """The tasks that have begun and not ended, the one that began last first."""
-        begun = {life.number: task for task, life in self.last().items() if not life.outcome}
+        begun = {
+            life.number: task
+            for task, life in self.last().items()
+            if not life.outcome and not self._state(life).ended
+        }
         return [begun[number] for number in sorted(begun, reverse=True)]
 
     def newest_task(self) -> str:
@@ -52,29 +62,28 @@ class Lives:
         latest = max(last, key=lambda task: last[task].number, default="")
         return next(iter(self.running_tasks()), latest)
 
-    def has_ended(self, task: str) -> bool:
-        """Whether it has begun, ended, and does not go on."""
-        life = self.last().get(task)
-        return life is not None and bool(life.outcome) and not life.followed
+    def ended_tasks(self) -> dict[str, State]:
+        """The tasks that have begun, ended, and do not go on, and how they ended."""
+        states = {task: self._state(life) for task, life in self.last().items()}
+        return {task: state for task, state in states.items() if state.ended}
 
     def failed_tasks(self) -> list[str]:
-        """The tasks that ended otherwise than well, and do not go on."""
-        return [
-            task
-            for task, life in self.last().items()
-            if life.outcome not in ("", "finished") and not life.followed
-        ]
+        """Those of them that ended otherwise than well."""
+        ended = self.ended_tasks().items()
+        return [task for task, state in ended if state is not State.COMPLETED]
+
+    def _state(self, life: Attempt) -> State:
+        return _state(life, self._told.get(life.array_task), self._whole)
 
 
 def task_status(status: RunStatus, task: str, lives: Sequence[Attempt]) -> RunStatus:
     """The status of a job array as that of one task: how its own attempts ended, else what Slurm says."""
-    told = next((one for one in reversed(status.tasks) if one.job_id.endswith(f"_{task}")), None)
+    told = _told_of(status).get(task)
     if not lives:
         return _not_begun(status, told)
     last = lives[-1]
     ended = last.is_over
-    now = told.state if told else status.state
-    state = ENDS.get(last.outcome, State.FAILED) if ended else now
+    state = _state(last, told, status.state)
     return replace(
         status,
         state=state,
@@ -85,6 +94,18 @@ def task_status(status: RunStatus, task: str, lives: Sequence[Attempt]) -> RunSt
         why=_why(last) if ended else _reason(status, told) if state in _SPOKEN_FOR else "",
         attempts=len(lives),
     )
+
+
+def _told_of(status: RunStatus) -> dict[str, JobStatus]:
+    """What Slurm says of each task, in the last job that it was part of."""
+    return {task.job_id.rpartition("_")[2]: task for task in status.tasks}
+
+
+def _state(life: Attempt, told: JobStatus | None, whole: State) -> State:
+    """Of a task, by its last life: how that ended, else what Slurm says of it, or of the whole array."""
+    if life.is_over:
+        return ENDS.get(life.outcome, State.FAILED)
+    return told.state if told else whole
 
 
 def _not_begun(status: RunStatus, told: JobStatus | None) -> RunStatus:

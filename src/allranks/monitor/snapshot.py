@@ -35,6 +35,7 @@ def take(source: Source, status: RunStatus | None = None) -> Snapshot:
     """
     now = time.time()
     status = status or run_statuses([source.run])[0]
+    source.lives.hear(status)
     lives = [each.attempt for each in source.attempts.values()]
     if source.task:
         status = task_status(status, source.task, lives)
@@ -56,7 +57,7 @@ def take(source: Source, status: RunStatus | None = None) -> Snapshot:
         error=error,
         last_lines=_last_lines(source, error),
         time=now,
-        trainer=len(source.train) > 0 or has_trainer(source.run.path),
+        trainer=len(source.train) > 0 or has_trainer(source.run),
         task=source.task or "",
         failed_tasks=source.lives.failed_tasks(),
         running_tasks=source.lives.running_tasks(),

@@ -167,7 +167,8 @@ class Source(Tables):
     def _choose_task(self) -> None:
         if self._asked_for or not self.lives.last():
             return
-        if self.task is None or (self.lives.has_ended(self.task) and self.lives.running_tasks()):
+        over = self.task in self.lives.ended_tasks() and self.lives.running_tasks()
+        if self.task is None or over:
             self.task = self.lives.newest_task()
             self.attempts = {}
 

@@ -74,12 +74,15 @@ def start_here(
 
     def meanwhile() -> None:
         """Describing the code takes git a while; the ranks import their frameworks in that time."""
-        if not again:
+        try:
             keep_versions(plan, run, None if setup else python)
             if not copied:
                 keep_code(plan, run, "reference")
+        except OSError as error:  # what is not described can still be trained
+            print(f"allranks: the versions and the code were not noted: {error}", file=sys.stderr)
 
-    return run, _attempts(plan, run, setup, {"ALLRANKS_SHOW": show}, meanwhile)
+    beside = _nothing if again else meanwhile
+    return run, _attempts(plan, run, setup, {"ALLRANKS_SHOW": show}, beside)
 
 
 def _require(launcher: Launcher, python: str) -> None:
@@ -133,7 +136,13 @@ def _start(
     env = _environment(plan, run, attempt, session) | extra
     try:
         with _horovod_table(plan, env) as serve:
-            watch = _supervise(words, env, plan, run, lambda: (serve(), meanwhile()))
+
+            def beside() -> None:
+                note_process(run)
+                serve()
+                meanwhile()
+
+            watch = _supervise(words, env, plan, beside)
     finally:
         sweep(session)
     code, failure = watch.code, attempt.first_failure()
@@ -220,8 +229,9 @@ def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[s
 
 
 def _supervise(
-    words: list[str], env: dict[str, str], plan: Plan, run: Run, meanwhile: Callable[[], object]
+    words: list[str], env: dict[str, str], plan: Plan, beside: Callable[[], object]
 ) -> Watch:
+    """Start the launcher and wait for it; what is done beside it holds no signal up."""
     me = os.getpid()
     try:
         process = subprocess.Popen(
@@ -232,10 +242,8 @@ def _supervise(
             f"{words[0]} is not on the PATH. Install it, activate its environment, "
             "or choose another --launcher."
         ) from None
-    note_process(run)
-    meanwhile()
     watch = Watch(process)
-    watch.wait()
+    watch.wait(beside)
     return watch
 
 

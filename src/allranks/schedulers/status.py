@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
+from pathlib import Path
 
 from allranks.errors import MissingDependencyError, SlurmError
 from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
-from allranks.runs.process import home_of, last_sign
+from allranks.runs.process import Home, home_of, last_sign
 from allranks.slurm.jobs import job_status
 from allranks.slurm.parse import JobStatus, summarise
 from allranks.slurm.reasons import pending_reason_text
@@ -45,6 +47,8 @@ class RunStatus:
     attempts: int = 0
     tasks: tuple[JobStatus, ...] = ()
     """Of a job array what Slurm says of each task that it knows."""
+    is_here: bool = False
+    """It is no job but a process of this machine."""
 
     @property
     def is_running(self) -> bool | None:
@@ -56,38 +60,63 @@ def run_statuses(runs: Iterable[Run], timeout: float = 30) -> list[RunStatus]:
     """The state of many runs with few calls to Slurm, each for at most so many seconds; none when
     there is nothing to ask.
     """
-    runs = list(runs)
-    known, silence = _ask_slurm([job for run in runs for job in jobs_of(run)], timeout)
-    return [_status(run, known, silence) for run in runs]
+    folders = [_Folder(run) for run in runs]
+    jobs = [job for folder in folders for job in folder.asked_about]
+    known, silence = _ask_slurm(jobs, timeout)
+    if jobs:  # what a job wrote before its end is there once Slurm tells of the end, not sooner
+        folders = [_Folder(folder.run) for folder in folders]
+    return [_status(folder, known, silence) for folder in folders]
 
 
 def jobs_of(run: Run) -> list[str]:
-    """The jobs that Slurm has to be asked about to know how a run stands; none where its folder tells.
-
-    The last job stands for the run; of an array each, as its tasks go on in jobs of their own.
-    """
-    if not run.job_ids:
-        return _around(run)
-    if _settled(run):
-        return []
-    return run.job_ids if run.array else run.job_ids[-1:]
+    """The jobs that Slurm has to be asked about to know how a run stands; none where its folder tells."""
+    return _Folder(run).asked_about
 
 
-def _settled(run: Run) -> bool:
-    """The folder itself tells the end: this very job wrote its exit code. Not of an array's tasks."""
-    last = run.last_attempt
-    if not run.job_ids or run.array or last is None or last.followed:
-        return False
-    return last.exit_code == 0 and last.job_id == run.job_ids[-1]
+class _Folder:
+    """What a run's folder tells; each file is read once, and only where it matters."""
 
+    def __init__(self, run: Run) -> None:
+        self.run = run
 
-def _around(run: Run) -> list[str]:
-    """The job that a run on another machine is inside of: when that is over, so is the run."""
-    home = home_of(run)
-    if not home.job_id or home.is_here:
-        return []
-    last = run.last_attempt
-    return [home.job_id] if last is not None and not last.is_over else []
+    @cached_property
+    def last(self) -> Attempt | None:
+        return self.run.last_attempt
+
+    @cached_property
+    def home(self) -> Home:
+        return home_of(self.run)
+
+    @cached_property
+    def jobs(self) -> list[str]:
+        """The last job stands for the run; of an array each, as its tasks go on in jobs of their own."""
+        return self.run.job_ids if self.is_array else self.run.job_ids[-1:]
+
+    @cached_property
+    def is_array(self) -> bool:
+        return bool(self.run.job_ids and self.run.array)
+
+    @property
+    def asked_about(self) -> list[str]:
+        """As jobs_of."""
+        if not self.run.job_ids:
+            return self.around
+        return [] if self._settled else self.jobs
+
+    @property
+    def around(self) -> list[str]:
+        """The job that a run on another machine is inside of: when that is over, so is the run."""
+        if not self.home.job_id or self.home.is_here:
+            return []
+        return [self.home.job_id] if self.last is not None and not self.last.is_over else []
+
+    @property
+    def _settled(self) -> bool:
+        """It tells the end itself: this very job wrote its exit code. Not of an array's tasks."""
+        last = self.last
+        if self.is_array or last is None or last.followed:
+            return False
+        return last.exit_code == 0 and last.job_id == self.run.job_ids[-1]
 
 
 def elapsed(status: RunStatus, now: float | None = None) -> float | None:
@@ -98,13 +127,13 @@ def elapsed(status: RunStatus, now: float | None = None) -> float | None:
     return max(end - status.start.timestamp(), 0.0)
 
 
-def _job(run: Run, known: dict[str, JobStatus]) -> JobStatus | None:
+def _job(folder: _Folder, known: dict[str, JobStatus]) -> JobStatus | None:
     """What Slurm says of the run's jobs as one."""
-    jobs = run.job_ids if run.array else run.job_ids[-1:]
-    told = [known[job] for job in jobs if job in known and known[job].state is not State.UNKNOWN]
+    told = [known[job] for job in folder.jobs if job in known]
+    told = [job for job in told if job.state is not State.UNKNOWN]
     if len(told) < 2:
         return told[0] if told else None
-    return summarise(run.job_ids[-1], told)
+    return summarise(folder.jobs[-1], told)
 
 
 def _ask_slurm(ids: list[str], timeout: float) -> tuple[dict[str, JobStatus], str]:
@@ -116,33 +145,33 @@ def _ask_slurm(ids: list[str], timeout: float) -> tuple[dict[str, JobStatus], st
         return {}, str(error).splitlines()[0]
 
 
-def _status(run: Run, known: dict[str, JobStatus], silence: str) -> RunStatus:
-    around = next((known[job] for job in _around(run) if job in known), None)
-    folder = folder_status(run, around)
-    job = _job(run, known)
+def _status(folder: _Folder, known: dict[str, JobStatus], silence: str) -> RunStatus:
+    run = folder.run
+    told = _folder_status(folder, next((known[job] for job in folder.around if job in known), None))
+    job = _job(folder, known)
     if job is None:
-        why = folder.why or (silence if run.job_ids and not folder.state.ended else "")
-        return replace(folder, why=why)
-    why = folder.why if folder.attempts else ""
+        why = told.why or (silence if run.job_ids and not told.state.ended else "")
+        return replace(told, why=why)
+    why = told.why if told.attempts else ""
     if job.state is State.PENDING:
         why = pending_reason_text(job.reason).replace("JOBID", run.job_ids[-1])
     return RunStatus(
         run,
-        _in_other_words(run, job.state),
+        _in_other_words(folder, job.state),
         job_id=run.job_ids[-1],
         exit_code=job.exit_code if job.state.ended else None,
-        nodes=job.nodes or folder.nodes,
-        start=job.start or folder.start,
+        nodes=job.nodes or told.nodes,
+        start=job.start or told.start,
         end=job.end,
         expected_start=job.expected_start,
         why=why,
-        attempts=folder.attempts,
-        tasks=_tasks(run, known),
+        attempts=told.attempts,
+        tasks=_tasks(folder, known),
     )
 
 
-def _tasks(run: Run, known: dict[str, JobStatus]) -> tuple[JobStatus, ...]:
-    jobs = [known[job] for job in run.job_ids if job in known] if run.array else []
+def _tasks(folder: _Folder, known: dict[str, JobStatus]) -> tuple[JobStatus, ...]:
+    jobs = [known[job] for job in folder.jobs if job in known] if folder.is_array else []
     return tuple(task for job in jobs for task in job.tasks or (job,))
 
 
@@ -151,16 +180,21 @@ def folder_status(run: Run, around: JobStatus | None = None) -> RunStatus:
 
     ``around``: what Slurm has said of the job that the run is inside of.
     """
-    last = run.last_attempt
+    return _folder_status(_Folder(run), around)
+
+
+def _folder_status(folder: _Folder, around: JobStatus | None) -> RunStatus:
+    run, last = folder.run, folder.last
     job_id = run.job_ids[-1] if run.job_ids else ""
+    is_here = not job_id and folder.home.is_here
     if last is None:
-        return RunStatus(run, State.UNKNOWN, job_id, why="nothing was started")
+        return RunStatus(run, State.UNKNOWN, job_id, why="nothing was started", is_here=is_here)
     state, why, end = State.UNKNOWN, _reason(last), last.end
     worst = _worst(run, last)
     if worst is not None:
         state = ENDS.get(worst.outcome, State.FAILED)
     elif run.scheduler == "local":
-        state, told = _without_end(run, last, around)
+        state, told = _without_end(folder.home, run.path, last, around)
         why = why or told
         end = None if not state.ended else around.end if around else last.end
     return RunStatus(
@@ -173,16 +207,18 @@ def folder_status(run: Run, around: JobStatus | None = None) -> RunStatus:
         end=end,
         why=why,
         attempts=last.number,
+        is_here=is_here,
     )
 
 
-def _without_end(run: Run, last: Attempt, around: JobStatus | None) -> tuple[State, str]:
+def _without_end(
+    home: Home, run: Path, last: Attempt, around: JobStatus | None
+) -> tuple[State, str]:
     """A run of no job of its own that has written no end: it lives, or was killed.
 
     Here its process tells. Of another machine the end of the job around it does; that this job still runs
     says nothing, and then only fresh files are a sign of life.
     """
-    home = home_of(run)
     if home.is_here:
         return (State.RUNNING, "") if home.process else (State.FAILED, "killed")
     forgotten = around is not None and around.state is State.UNKNOWN
@@ -190,19 +226,19 @@ def _without_end(run: Run, last: Attempt, around: JobStatus | None) -> tuple[Sta
         failed = around.state is State.COMPLETED or not around.state.ended
         state = State.FAILED if failed else around.state
         return state, f"it ended with job {home.job_id}"
-    if time.time() - last_sign(run.path, last.path) < _FRESH:
+    if time.time() - last_sign(run, last.path) < _FRESH:
         return State.RUNNING, f"it runs on {home.host}, as its files tell" if home.host else ""
     if forgotten or not home.host:
         return State.FAILED, "killed"
     return State.UNKNOWN, f"it was started on {home.host}; only that machine can tell"
 
 
-def _in_other_words(run: Run, state: State) -> State:
+def _in_other_words(folder: _Folder, state: State) -> State:
     """An exit code is a failure to Slurm; the folder knows what it stood for: 75 is for ranks that left."""
-    last = run.last_attempt
-    if state is not State.FAILED or run.array or last is None or last.followed:
+    last = folder.last
+    if state is not State.FAILED or folder.is_array or last is None or last.followed:
         return state
-    known = ENDS.get(last.outcome, state) if last.job_id == run.job_ids[-1] else state
+    known = ENDS.get(last.outcome, state) if last.job_id == folder.jobs[-1] else state
     return state if known is State.COMPLETED else known
 
 
@@ -216,7 +252,7 @@ def _reason(last: Attempt) -> str:
 
 def _worst(run: Run, last: Attempt) -> Attempt | None:
     """The life that tells how the run ended, once none goes on: the last; of an array the worst task's."""
-    tasks = {one.array_task: one for one in run.attempts} if run.array else {}
+    tasks = {one.array_task: one for one in run.attempts} if last.array_task else {}
     lives = [*tasks.values()] or [last]
     if not all(one.is_over for one in lives):
         return None

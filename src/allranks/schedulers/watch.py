@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from types import FrameType
 
 from allranks.agent.processes import agents_below, send
@@ -32,13 +33,14 @@ class Watch:
         self.asked = False
         self.code = 0
 
-    def wait(self) -> int:
-        """The exit code as a shell gives it."""
+    def wait(self, beside: Callable[[], object] = lambda: None) -> int:
+        """The exit code as a shell gives it; ``beside`` is done while the launcher runs."""
         before = {
             number: signal.signal(number, self._handle)
             for number in (*self.STOPPING, *self.PASSED_ON, signal.SIGALRM)
         }
         try:
+            beside()
             code = self.process.wait()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -89,10 +89,10 @@ def notices(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
 def _other_tasks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """The tasks of the array that failed while this one is shown; when it is over also those that run."""
     failed = [task for task in snapshot.failed_tasks if task != snapshot.task]
-    running = snapshot.running_tasks if snapshot.status.state.ended else ()
+    running = [task for task in snapshot.running_tasks if task != snapshot.task]
     if failed:
         yield _named(failed, "did not finish", snapshot), "red"
-    if running:
+    if running and snapshot.status.state.ended:
         yield _named(running, "runs" if len(running) == 1 else "run", snapshot), "green"
 
 

@@ -9,7 +9,7 @@ from allranks.monitor.model import Snapshot
 from allranks.monitor.snapshot import take
 from allranks.monitor.source import Source
 from allranks.runs.folder import Run
-from allranks.schedulers.status import RunStatus, run_statuses
+from allranks.schedulers.status import RunStatus, jobs_of, run_statuses
 from allranks.slurm.states import State
 
 ASKED_EVERY = 10.0
@@ -69,8 +69,8 @@ class Watcher:
             self._due.clear()
 
     def _pause(self, status: RunStatus) -> float:
-        """Until the next question; a run of this machine costs Slurm nothing."""
-        if not status.job_id:
+        """Until the next question; a run whose folder tells how it stands costs Slurm nothing."""
+        if not jobs_of(status.run):
             return self._every
         return ENDED_EVERY if status.state.ended else ASKED_EVERY
 
@@ -78,9 +78,9 @@ class Watcher:
         source = Source(self._run, self._task)
         self._answered.wait(_FIRST_ANSWER)
         while not self._over.is_set():
-            source.refresh()
             waiting = self._status is None
-            before, self.snapshot = self.snapshot, take(source, self._status or _asking(self._run))
+            status = self._status or _asking(self._run)
+            before, self.snapshot = self.snapshot, _look(source, status)
             if before is not None and _lives(before) != _lives(self.snapshot):
                 self._due.set()  # an attempt began or ended: the state is another one now
             self._changed()
@@ -96,9 +96,13 @@ def _lives(snapshot: Snapshot) -> list[str]:
 
 def look(run: Run, task: str | None = None) -> Snapshot:
     """One snapshot of a run, its scheduler asked."""
-    source = Source(run, task)
+    return _look(Source(run, task), run_statuses([run], ANSWER)[0])
+
+
+def _look(source: Source, status: RunStatus) -> Snapshot:
+    source.lives.hear(status)  # which task is followed, depends on it
     source.refresh()
-    return take(source, run_statuses([run], ANSWER)[0])
+    return take(source, status)
 
 
 def _asking(run: Run) -> RunStatus:

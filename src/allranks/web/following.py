@@ -124,7 +124,7 @@ class States:
     def _lasting(self, status: RunStatus) -> float:
         """While it lives, it may change at any moment; else the longer, the longer nothing happens."""
         over = status.state.ended or status.state is State.UNKNOWN
-        if not over or not status.run.job_ids:
+        if not over or not jobs_of(status.run):
             return _ASKED
         before = self._told.get(status.run.path)
         if before is None or before.status != status or before.lasts < _QUIET:

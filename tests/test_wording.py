@@ -66,7 +66,10 @@ from allranks import wording
         (wording.value, 179736.4, "179736"),
         (wording.value, 999_999.7, "1.00e+06"),
         (wording.value, 2.97e-4, "2.97e-04"),
-        (wording.value, math.nan, "nan"),
+        (wording.value, math.nan, "NaN"),
+        (wording.value, -math.inf, "-inf"),
+        (wording.value, -0.0, "0"),
+        (wording.amount, math.nan, "NaN"),
     ],
 )
 def test_numbers(write: Callable[[float | None], str], given: float | None, text: str) -> None:

@@ -72,7 +72,7 @@ def step_time(seconds: float | None) -> str:
 def amount(number: float) -> str:
     """A count or a rate: ``640``, ``12.3k``, ``1.25M``."""
     if not math.isfinite(number):
-        return f"{number:g}"
+        return _beyond(number)
     for factor, unit in _COUNTS:
         if abs(number) >= factor * (9.9995 if unit == "k" else 0.9995):
             return f"{three(number / factor)}{unit}"
@@ -109,14 +109,21 @@ def percent(share: float | None, gap: str = " ") -> str:
 
 
 def value(number: float) -> str:
-    """A metric: ``0.4312``, ``2.97e-04``, ``nan``."""
-    if not math.isfinite(number) or number == 0:
-        return f"{number:g}"
+    """A metric: ``0.4312``, ``2.97e-04``, ``NaN``."""
+    if not math.isfinite(number):
+        return _beyond(number)
+    if number == 0:
+        return "0"
     if abs(number) < 1e-3 or abs(number) >= 999_999.5:
         return f"{number:.2e}"
     if abs(number) >= 9999.5:
         return f"{number:.0f}"
     return f"{number:.4g}" if abs(number) >= 1 else f"{number:.4f}"
+
+
+def _beyond(number: float) -> str:
+    """What is no finite number: ``NaN``, ``inf``, ``-inf``."""
+    return "NaN" if math.isnan(number) else f"{number:g}"
 
 
 def three(number: float) -> str:

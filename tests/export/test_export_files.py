@@ -161,6 +161,16 @@ def test_csv_of_lists_and_odd_names(tmp_path: Path, allranks: Allranks) -> None:
     assert lines[4].endswith(",a b")
 
 
+def test_one_word_is_a_table_where_no_run_is_called_so(tmp_path: Path, allranks: Allranks) -> None:
+    run = make_run(tmp_path / "runs", windows=2)
+    assert "cpu" in allranks("export", "csv", "nodes").stdout.splitlines()[0]
+    assert "train_loss" in allranks("export", "csv", "train").stdout  # the run of that name
+    assert "No run is called 'nodes'" in allranks("export", "csv", "nodes", "train").stderr
+    make_run(tmp_path / "runs", "nodes", windows=2)
+    assert "train_loss" in allranks("export", "csv", "nodes").stdout
+    assert allranks("export", "csv", run.id, "nodes").returncode == 0
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_csv_holds_the_whole_table(tmp_path: Path, table: str) -> None:
     run = make_run(tmp_path, windows=20, attempts=2)

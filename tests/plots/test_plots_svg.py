@@ -161,3 +161,13 @@ def test_a_heat_map_tells_times_as_people_do_and_where_attempts_begin() -> None:
     # Inside of a page the ground is transparent: a line in its colour would not be seen.
     assert re.search(r'<g class="k" stroke="#1F2937"', text)
     assert ".plot .k{stroke:var(--plot-text," in text
+
+
+def test_the_wait_between_attempts_is_no_length_of_a_column() -> None:
+    """The first attempt is short and has one column; ten hours later the second has six of an hour."""
+    times = [1000.0 + each for each in (60, *range(40_000, 58_001, 3600))]
+    how = {"low": 0.0, "high": 1.0, "begin": 1000.0, "breaks": [1]}
+    shown = texts(parsed(heat_plot(["a"], times, [[1.0] * len(times)], **how)))
+    assert "12 h" in shown
+    assert "1 d" not in shown
+    assert not {"20 h", "22 h", "24 h"} & set(shown)

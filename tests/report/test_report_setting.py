@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from report_rig import facts, life
 
+from allranks.errors import UsageError
 from allranks.monitor.remarks import remarks
 from allranks.report.advice import advise
 from allranks.report.foreign import job_facts
@@ -161,6 +163,33 @@ def test_what_is_no_regular_file_is_written_into(tmp_path: Path) -> None:
     assert heard
     assert heard[0].startswith("# train")
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("output", ["", "FOLDER"])
+def test_what_others_put_into_a_folder_is_replaced(output: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, windows=2)
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    report = report_run(run)
+    (run.path / "report.md").symlink_to(mine)
+    os.mkfifo(run.path / "report.html")
+    for form, name in (("markdown", "report.md"), ("html", "report.html")):
+        path = save(report, form, output and str(run.path))
+        assert path == run.path / name
+        assert stat.S_ISREG(path.lstat().st_mode)
+        assert path.read_text() == report.text(form)
+    assert mine.read_text() == "mine"
+
+
+def test_a_link_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(UsageError, match="Too many levels of symbolic links"):
+        save(Report(facts(), []), "markdown", str(tmp_path / "a"))
+    (tmp_path / "new.md").symlink_to("made.md")
+    save(Report(facts(), []), "markdown", str(tmp_path / "new.md"))
+    assert (tmp_path / "made.md").read_text().startswith("# train")
 
 
 @pytest.mark.timeout(60)

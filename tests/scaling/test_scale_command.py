@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from command_rig import Allranks, until
+from scaling_rig import add_point, make_study
 
 TRAINER = """
 import torch
@@ -237,3 +238,16 @@ def test_an_allocation_holds_steps_that_are_smaller_than_it(
     for point in result["points"]:
         end = json.loads(Path(point["runs"][0], "attempts/1/end.json").read_text())["end"]
         assert re.fullmatch(r"[-\d]+T[:\d]+\.\d{6}Z", end)
+
+
+@pytest.mark.parametrize("fault", ["bogus = 3", "runs = true", "not toml"])
+def test_a_faulty_job_file_hides_no_folder(fault: str, allranks: Allranks, tmp_path: Path) -> None:
+    study = make_study(tmp_path / "runs", where="local", kind="strong")
+    add_point(study, 1, rate=10)
+    (tmp_path / "allranks.toml").write_text(f"{fault}\n")
+    done = allranks("scale", "--show", str(study.path))
+    assert done.returncode == 0, done.stderr
+    assert f"allranks scale --show {study.path}" in done.stderr
+    refused = allranks("scale", "--show", "train")
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr

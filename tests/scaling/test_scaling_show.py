@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from allranks.scaling.analysis import analyse
+from allranks.scaling.markdown import markdown
 from allranks.scaling.results import write_results
 from allranks.scaling.study import QUEUED, Point, Study
 from allranks.scaling.table import significant, terminal_table, wall_time
@@ -194,3 +195,16 @@ def test_whole_runs_have_times_as_people_say_them() -> None:
 )
 def test_numbers_have_the_digits_that_matter(value: float | None, text: str) -> None:
     assert significant(value) == text
+
+
+def test_a_command_in_a_sentence_is_code_and_nothing_else_is_markdown(tmp_path: Path) -> None:
+    made = make_study(tmp_path, "a~b&lt;")
+    add_point(made, 1, rate=1000, batch=100, phases={"forward": 1.0, "communication": 0.0})
+    phases = {"forward": 0.6, "communication": 0.4}
+    add_point(made, 4, rate=3000, batch=400, phases=phases, waits=0.3)
+    found = analyse(made)
+    assert any("`allranks top`" in text for text in found.sentences)
+    text = markdown(made, found, picture=False)
+    assert "`allranks top`" in text
+    assert r"\`" not in text
+    assert text.startswith(r"## a\~b\&lt;: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.errors import RunNotFoundError, UsageError
+from allranks.errors import JobError, RunNotFoundError, UsageError
 from allranks.runs.folder import Run
 from allranks.runs.index import list_runs
 from allranks.scaling.holding import held
@@ -217,3 +218,67 @@ def test_points_of_unknown_keys_are_read(tmp_path: Path) -> None:
     content["points"][0]["colour"] = "blue"
     file.write_text(json.dumps(content | {"later": 1}))
     assert Study.open(study.path).points == [Point(1)]
+
+
+def _begun_elsewhere(tmp_path: Path) -> tuple[Study, Point]:
+    """A point on another machine, with no sign of life for an hour."""
+    study = make_study(tmp_path, where="local")
+    point = add_point(study, 1, rate=10)
+    Path(point.run, "attempts/1/end.json").unlink()
+    about = Path(point.run, "run.json")
+    there = {"scheduler": "local", "host": "node77", "pid": 1}
+    about.write_text(json.dumps(json.loads(about.read_text()) | there))
+    for path in Path(point.run).rglob("*"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    point.state = RUNNING
+    return study, point
+
+
+def test_a_point_on_another_machine_is_not_run_twice(tmp_path: Path) -> None:
+    study, point = _begun_elsewhere(tmp_path)
+    look(study)
+    assert (point.state, point.why) == (
+        RUNNING, "it was started on node77; only that machine can tell"
+    )  # fmt: skip
+    with pytest.raises(JobError, match=r"may be under way.*node77") as told:
+        pick_up(study)
+    assert f"allranks scale --resume {study.path}" in str(told.value)
+    Path(point.run).rename(tmp_path / "away")
+    pick_up(study)
+    assert point.state == WAITING
+
+
+def test_a_point_that_never_began_has_failed(tmp_path: Path) -> None:
+    study, point = _begun_elsewhere(tmp_path)
+    shutil.rmtree(Path(point.run, "attempts"))
+    Looker(study).refresh()
+    assert (point.state, point.why) == (FAILED, "nothing was started")
+
+
+def test_the_newest_of_several_outputs_has_the_last_words(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    point = add_point(study, 1, rate=10)
+    Path(point.run, "attempts/1/end.json").write_text('{"exit_code": 1}')
+    jobs = ("12", "9", "10", "11")
+    for moment, job in enumerate(jobs * 2):
+        path = Path(point.run, f"slurm-{job}.out")
+        path.write_text(f"error: of job {job}\n")
+        os.utime(path, (1e9 + moment, 1e9 + moment))
+        point.state = RUNNING
+        Looker(study).refresh()
+        assert point.why == f"exit code 1: error: of job {job}"
+
+
+def test_a_folder_is_found_whatever_the_job_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ALLRANKS_RUNS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    study = make_study(tmp_path / "3")
+    (tmp_path / "allranks.toml").write_text("runs = 3\n")  # as `run` takes it
+    assert find_study("train").path == study.path
+    for fault in ("bogus = 3\n", "runs = true\n"):
+        (tmp_path / "allranks.toml").write_text(fault)
+        assert find_study(str(study.path)).path == study.path
+        with pytest.raises(UsageError):
+            find_study("train")

@@ -8,10 +8,11 @@ from web_rig import Browser
 CASES = {
     "value": [
         0, 0.0004999, 2.25e-4, 0.001, 0.43123, 0.99999, 1, 3.14159, 68.125, 223.25, 412.96, 9999.4, 9999.5,
-        179736.4, 999_999.4, 1e6, 6.02e23, -0.25, -12345.6,
+        179736.4, 999_999.4, 1e6, 6.02e23, -0.25, -12345.6, "NaN", "Infinity", "-Infinity",
     ],
     "amount": [
-        0, 0.00001234, 0.004, 0.31, 7, 99.96, 640, 9999, 9999.6, 12_345, 999_900, 2.5e9, 3.1e15,
+        0, 0.00001234, 0.004, 0.31, 7, 99.96, 640, 9999, 9999.6, 12_345, 999_900, 2.5e9, 3.1e15, "NaN",
+        "-Infinity",
     ],
     "size": [0, 12, 1023, 1024, 640 * 2**20, 61.2 * 2**30, 2**50, 3 * 2**60],
     "rate": [0, 12, 999.6, 2_050, 338e6, 2.134e9, 7e12],
@@ -24,12 +25,13 @@ CASES = {
         0, 1.5e-7, 0.000062, 0.0009994, 0.0009996, 0.2134, 0.9994, 1.236, 99.96, 599.4, 7500,
     ],
 }  # fmt: skip
+"""What JSON has no number for is a text that both languages read."""
 PYTHON = {name: getattr(wording, name) for name in CASES if name != "stepTime"}
 PYTHON["stepTime"] = wording.step_time
 SHOWN = """
-const [cases, done] = arguments;
+const [cases, done] = arguments, number = (each) => typeof each === "string" ? Number(each) : each;
 import("/static/js/format.js").then((format) => done(Object.fromEntries(
-  Object.entries(cases).map(([name, numbers]) => [name, numbers.map(format[name])]),
+  Object.entries(cases).map(([name, numbers]) => [name, numbers.map((each) => format[name](number(each)))]),
 )));
 """
 
@@ -37,7 +39,7 @@ import("/static/js/format.js").then((format) => done(Object.fromEntries(
 def test_the_same_number_is_the_same_text(browser: Browser) -> None:
     shown = browser.driver.execute_async_script(SHOWN, CASES)
     for name, numbers in CASES.items():
-        expected = [PYTHON[name](number) for number in numbers]
+        expected = [PYTHON[name](float(number)) for number in numbers]
         assert dict(zip(numbers, shown[name], strict=True)) == dict(
             zip(numbers, expected, strict=True)
         )

@@ -50,7 +50,18 @@ def test_one_that_takes_too_long_is_given_up(
     monkeypatch.setattr(reporting, "_LIMIT", 0.001)
     answer = client.get(f"/runs/{runs.done.id}/report")
     assert answer.status_code == 504
-    assert f"allranks report {runs.done.path}" in answer.text
+    assert f"allranks report {runs.done.path}\n" in answer.text
+
+
+def test_what_to_type_instead_is_quoted_and_names_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "my runs" / "sweep-1"
+    path.mkdir(parents=True)
+    make_array(path, {"3": "finished", "4": "failed"})
+    monkeypatch.setattr(reporting, "_LIMIT", 0.001)
+    answer = client_of(path.parent).get("/runs/sweep-1/report?task=3")
+    assert f"allranks report '{path}' --task 3\n" in answer.text
 
 
 def test_not_many_at_once(client: TestClient, runs: Runs) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from allranks.runs.attempts import Attempt
 from allranks.runs.folder import Run
 from allranks.web.serve import Address, _leading_to
 from monitor_rig import grow, make_run
@@ -86,7 +87,15 @@ def test_a_task_of_an_array_is_chosen(alone: Browser, run: Run) -> None:
     alone.go(f"run/{run.id}/attempts")
     alone.until(lambda: alone.js("return document.querySelectorAll('tbody tr').length") == 2)
     alone.go(f"run/{run.id}")
-    alone.until(lambda: "Newest task (6)" in alone.text(".tasks"), "which one is shown")
+    alone.until(lambda: "Task 6 (running)" in alone.text(".tasks"), "which one is shown")
+    alone.go(f"run/{run.id}/job")
+    alone.until(lambda: "Run folder" in alone.text("#panel"), "the job")
+    assert "Task 6 (running)" in alone.text(".tasks")  # what ran is told of one task
+    alone.go(f"run/{run.id}?task=5")
+    alone.until(lambda: "Running or newest task" in alone.text(".tasks"), "the way back")
+    Attempt.open(run.path / "attempts" / "2").finish(0, outcome="finished")
+    alone.go(f"run/{run.id}")
+    alone.until(lambda: "Task 6 (newest)" in alone.text(".tasks"), "its end")
     assert "1 task of the array did not end well: 5" in alone.text(".run-head")
     alone.go(f"run/{run.id}/logs")
     change = "const [box] = document.querySelectorAll('.tasks select'); box.value = '5'; "

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from allranks.runs.folder import Run
 
 
 @click.group()
@@ -90,17 +94,30 @@ def tensorboard(run: str, output: Path | None) -> None:
 
 @export.command()
 @click.argument("run", default="last")
-@click.argument("table", default="train")
-def csv(run: str, table: str) -> None:
+@click.argument("table", required=False)
+def csv(run: str, table: str | None) -> None:
     """Print a table of RUN as CSV: train, epoch, val, test, nodes, gpus or ranks."""
     import sys
 
     from allranks.export.tables import write_csv
-    from allranks.runs.index import find_run
 
-    found = find_run(run)
-    if not write_csv(found, table, sys.stdout):
-        click.echo(f"{found.id} has nothing in the table {table} so far.", err=True)
+    found, wanted = _run_and_table(run, table)
+    if not write_csv(found, wanted, sys.stdout):
+        click.echo(f"{found.id} has nothing in the table {wanted} so far.", err=True)
+
+
+def _run_and_table(run: str, table: str | None) -> tuple[Run, str]:
+    """One word that no run is called by may be a table of the last one."""
+    from allranks.errors import RunNotFoundError
+    from allranks.runs.index import find_run
+    from allranks.runs.metrics import TABLES
+
+    try:
+        return find_run(run), table or "train"
+    except RunNotFoundError:
+        if table or run not in TABLES:
+            raise
+        return find_run("last"), run
 
 
 def _seconds(text: str) -> float:

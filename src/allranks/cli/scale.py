@@ -31,24 +31,35 @@ def scale(**parameters: Any) -> None:
         allranks scale --show last
     """
     from allranks.scaling.holding import held
-    from allranks.scaling.study import find_study, usual_root
+    from allranks.scaling.study import find_study
 
     if parameters["command"] and (parameters["show"] or parameters["resume"]):
         raise click.UsageError("A study knows its script: --show and --resume take no other words.")
-    usual = usual_root()  # now: a study that goes on does so where it was started
-    root = Path(parameters["runs"]) if parameters["runs"] else usual_root(parameters["config"])
+    usual = _usual()  # now: a study that goes on does so where it was started
+    root = Path(parameters["runs"]) if parameters["runs"] else None
     if parameters["show"]:
         from allranks.scaling.running import look
 
-        study = find_study(parameters["show"], root)
+        study = find_study(parameters["show"], root, parameters["config"])
         code = _show(study, look(study), usual, parameters["as_json"])
         raise click.exceptions.Exit(code)
     again = parameters["resume"]
-    study = find_study(again, root) if again else _new(parameters)
+    study = find_study(again, root, parameters["config"]) if again else _new(parameters)
     with held(study.path):
         if again:
             study = _picked_up(study, parameters)
         raise click.exceptions.Exit(_run(study, usual, parameters))
+
+
+def _usual() -> Path | None:
+    """Where a study is found by its name; None where a fault in the job file hides that."""
+    from allranks.errors import AllranksError
+    from allranks.scaling.study import usual_root
+
+    try:
+        return usual_root()
+    except AllranksError:
+        return None
 
 
 _ASKED = ("kind", "steps", "repeat", "metric", "samples", "place", "one_by_one", "config")
@@ -83,7 +94,7 @@ def _picked_up(study: Study, parameters: dict[str, Any]) -> Study:
     return study
 
 
-def _show(study: Study, found: Analysis, usual: Path, as_json: bool) -> int:
+def _show(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> int:
     """The files are written too, where they can be: the study may be somebody else's."""
     from allranks.errors import AllranksError
     from allranks.scaling.results import write_results
@@ -95,7 +106,7 @@ def _show(study: Study, found: Analysis, usual: Path, as_json: bool) -> int:
     return _tell(study, found, usual, as_json)
 
 
-def _run(study: Study, usual: Path, parameters: dict[str, Any]) -> int:
+def _run(study: Study, usual: Path | None, parameters: dict[str, Any]) -> int:
     from allranks.cli.planning import job_python
     from allranks.scaling.doubts import warnings
     from allranks.scaling.running import go_on
@@ -118,7 +129,7 @@ def _run(study: Study, usual: Path, parameters: dict[str, Any]) -> int:
     return _tell(study, found, usual, parameters["as_json"])
 
 
-def _tell(study: Study, found: Analysis, usual: Path, as_json: bool) -> int:
+def _tell(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> int:
     """The table, or JSON; the exit code is 1 when a point failed or nothing can be compared."""
     import json
 
@@ -154,7 +165,7 @@ def _width() -> int:
     return min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else WIDTH
 
 
-def _say_next(study: Study, usual: Path, unfinished: bool = True) -> None:
+def _say_next(study: Study, usual: Path | None, unfinished: bool = True) -> None:
     """A study elsewhere than where one looks without --runs is named by its folder."""
     from allranks.shell import quote
 
@@ -164,7 +175,7 @@ def _say_next(study: Study, usual: Path, unfinished: bool = True) -> None:
         click.echo(f"go on  allranks scale --resume {name}", err=True)
 
 
-def _say_left(study: Study, usual: Path) -> None:
+def _say_left(study: Study, usual: Path | None) -> None:
     what = "Its jobs stay in the queue" if study.where == "slurm" else "It was broken off"
     click.echo(f"\n{what}; what is done is kept.", err=True)
     _say_next(study, usual)

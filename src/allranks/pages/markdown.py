@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from allranks.pages.table import Table
 from allranks.wording import clean_lines, one_line
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#&~])")
 
 
 def escaped(text: str) -> str:
     """One line in which nothing is taken for Markdown or HTML."""
-    return _SPECIAL.sub(r"\\\1", one_line(text))
+    return _plain(one_line(text))
+
+
+def prose(text: str) -> str:
+    """Our own sentences, which name commands between backticks."""
+    parts = enumerate(one_line(text).split("`"))
+    return "".join(as_code(part) if place % 2 else _plain(part) for place, part in parts)
 
 
 def as_code(text: str) -> str:
@@ -40,6 +46,10 @@ def table_lines(table: Table) -> Iterator[str]:
     for row in table.rows:
         cells = [*map(escaped, row), *[""] * (len(table.titles) - len(row))]
         yield "| " + " | ".join(cells) + " |"
+
+
+def _plain(line: str) -> str:
+    return _SPECIAL.sub(r"\\\1", line)
 
 
 def _longest_marks(text: str) -> int:

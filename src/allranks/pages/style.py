@@ -7,10 +7,10 @@ from allranks.plots.svg import on_dark
 _CSS = """
 :root{color-scheme:light dark;--ground:#f6f7f9;--card:#fff;--ink:#1f2937;--soft:#6b7280;--line:#e5e7eb;
 --good:#0f7b54;--fair:#a35c00;--bad:#b42318;--plain:#475569;--accent:#0072b2;--code:#f1f3f6;
---good-ground:#e7f5ee;--fair-ground:#fdf2e0;--bad-ground:#fdecea;--plot-back:transparent}
+--plot-back:transparent}
 @media(prefers-color-scheme:dark){:root{--ground:#0b1220;--card:#131c2e;--ink:#e5e7eb;--soft:#9ca3af;
 --line:#28344b;--good:#4cc595;--fair:#f0b04f;--bad:#ff8478;--plain:#a3b0c2;--accent:#4da6e0;--code:#0b1220;
---good-ground:#10291f;--fair-ground:#2d2213;--bad-ground:#331a1a;DARK;--plot-back:transparent}}
+DARK;--plot-back:transparent}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);line-height:1.5;
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}

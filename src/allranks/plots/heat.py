@@ -24,6 +24,7 @@ def heat_plot(
     *,
     low: float,
     high: float,
+    begin: float = 0.0,
     unit: str = "",
     title: str = "",
     x: str = "since the start",
@@ -32,8 +33,9 @@ def heat_plot(
 ) -> str:
     """The cells as the text of an SVG: ``values[row][column]``, coloured from ``low`` to ``high``.
 
-    ``times`` are the ends of the columns in seconds, between which time may be left out; a cell without a
-    value stays empty. ``breaks``: columns before which a line is drawn.
+    ``times`` are the ends of the columns in seconds, between which time may be left out, and ``begin`` is
+    when the first one begins; a cell without a value stays empty. ``breaks``: columns before which a line
+    is drawn.
     """
     top = TOP + 8
     tall = min(max(len(rows) * ROW, LEAST), MOST)
@@ -48,7 +50,7 @@ def heat_plot(
         parts.append(_cells(values, low, high, (left, top, width - RIGHT - left, tall)))
         parts += _row_names(names, left, top, tall)
         parts += _breaks(breaks, len(times), (left, top, width - RIGHT - left, tall))
-        parts += _time_ticks(times, left, width - RIGHT, top + tall, x)
+        parts += _time_ticks([time - begin for time in times], left, width - RIGHT, top + tall, x)
     else:
         parts.append(nothing(width / 2, top + tall / 2))
     return svg.document(width, height, parts, title or unit)
@@ -87,15 +89,13 @@ def _breaks(
 
 
 def _time_ticks(
-    times: Sequence[float], left: float, right: float, bottom: float, x: str
+    seconds: Sequence[float], left: float, right: float, bottom: float, x: str
 ) -> Iterator[str]:
     """Each at the column that holds its time, as far as it does not touch the one before it."""
-    start = 2 * times[0] - times[1] if len(times) > 1 else times[0]
-    seconds = [time - start for time in times]
     scale = axes.time_axis(seconds, left, right)
     spots, last = [], -ROOM
     for tick, words in zip(scale.ticks, scale.texts, strict=True):
-        spot = left + (right - left) * bisect_left(seconds, tick) / len(times)
+        spot = left + (right - left) * bisect_left(seconds, tick) / len(seconds)
         if spot - last >= ROOM:
             spots.append((spot, words))
             last = spot

@@ -19,7 +19,7 @@ from allranks.report.model import Facts
 from allranks.report.pictures import Picture, pictures
 from allranks.report.record import record
 from allranks.report.summary import verdict
-from allranks.runs.files import put_text
+from allranks.runs.files import put_text, write_text
 from allranks.runs.folder import Run
 from allranks.runs.index import find_run
 from allranks.slurm.jobs import checked_ids
@@ -86,11 +86,17 @@ def _is_of(run: Run, job_id: str) -> bool:
 
 
 def save(report: Report, form: str = "html", output: str = "") -> Path:
-    """Write it to ``output`` (a file or a folder), or where it belongs."""
-    path = Path(output).expanduser() if output else report.default_path(form)
+    """Write it to ``output`` (a file or a folder), or where it belongs.
+
+    Only a file that the user names may be a link or a pipe: in a folder others may have put one.
+    """
+    usual = report.default_path(form)
+    path = Path(output).expanduser() if output else usual
+    put = put_text if output else write_text
     try:
-        path = path / report.default_path(form).name if path.is_dir() else path
-        put_text(path, report.text(form))
+        if path.is_dir():
+            path, put = path / usual.name, write_text
+        put(path, report.text(form))
     except OSError as error:
         raise UsageError(
             f"The report cannot be written to {path}: {error.strerror or error}.\n"

@@ -138,6 +138,7 @@ def _heat(kind: str, found: Heat) -> str:
         values,
         low=found.low * scale,
         high=found.high * scale,
+        begin=found.begin,
         unit=unit,
         title=found.title,
         breaks=found.breaks,

@@ -34,10 +34,14 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def put_text(path: Path, text: str) -> None:
     """Where a user wants it: as write_text, but a link is followed, and a pipe or device written into."""
-    if path.exists() and not path.is_file():
-        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        regular = True  # it is to be one
+    if regular:
+        write_text(Path(os.path.realpath(path)), text)
     else:
-        write_text(path.resolve(), text)
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

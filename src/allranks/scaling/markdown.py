@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.pages.markdown import as_code, escaped, table_lines
+from allranks.pages.markdown import as_code, escaped, prose, table_lines
 from allranks.scaling.analysis import Analysis
 from allranks.scaling.study import Study
 from allranks.scaling.table import headline, make_table
@@ -14,8 +14,10 @@ def markdown(study: Study, found: Analysis, *, picture: bool) -> str:
     """A heading, the table, the sentences and how it was measured."""
     table = make_table(study, found)
     lines = [f"## {escaped(headline(study, found))}", "", *table_lines(table)]
-    for text in (table.more, *found.problems, *found.sentences):
-        lines += ["", escaped(text)] if text else []
+    for text in filter(None, (table.more, *found.problems)):
+        lines += ["", escaped(text)]
+    for text in found.sentences:
+        lines += ["", prose(text)]
     if picture:
         lines += ["", f"![speed-up over {study.axis.many}]({PICTURE})"]
     return "\n".join([*lines, "", f"Measured with {as_code(study.command)}.", ""])

@@ -54,15 +54,28 @@ def pick_up(study: Study) -> None:
     give_secrets(study)
     forget_lost(study)
     Looker(study).refresh()
-    if study.where != "slurm" and (alive := [p for p in study.points if p.state == RUNNING]):
-        raise JobError(
-            f"{study.id} is under way: {Path(alive[0].run).name} runs now.\n"
-            f"Watch it: allranks logs -f {Path(alive[0].run).name}"
-        )
+    _refuse_living(study)
     for point in study.points:
         if point.state == FAILED or (point.state == DONE and not _tells(study, point)):
             point.state, point.why, point.run, point.job_id = WAITING, "", "", ""
     study.save()
+
+
+def _refuse_living(study: Study) -> None:
+    """A point that runs here, or perhaps on another machine, must not run twice."""
+    alive = [point for point in study.points if point.state == RUNNING]
+    if study.where == "slurm" or not alive:
+        return
+    path, why = Path(alive[0].run), alive[0].why
+    if not why:
+        raise JobError(
+            f"{study.id} is under way: {path.name} runs now.\nWatch it: allranks logs -f {path.name}"
+        )
+    raise JobError(
+        f"{study.id} may be under way: {path.name} has no end, and {why}.\n"
+        f"Go on there: allranks scale --resume {quote(str(study.path))}\n"
+        f"Or, when it is over, move its folder away: {path}"
+    )
 
 
 def _tells(study: Study, point: Point) -> bool:

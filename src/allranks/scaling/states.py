@@ -42,7 +42,8 @@ class Looker:
     def _settle(self, point: Point, status: RunStatus) -> None:
         state = status.state
         if state is State.UNKNOWN and not point.job_id:
-            point.state, point.why = FAILED, "it was never started."
+            began = status.attempts > 0  # elsewhere: it may still run there
+            point.state, point.why = RUNNING if began else FAILED, one_line(status.why)
             return
         if state is State.UNKNOWN:
             now = time.monotonic()
@@ -82,7 +83,8 @@ def failure_text(status: RunStatus) -> str:
 def _last_words(run: Run) -> str:
     """Of a run whose ranks left none: the last error that was said around them, by srun or the script."""
     files = [path for path in (run.path / CONSOLE, *run.path.glob("slurm-*.out")) if path.is_file()]
-    lines = [line for path in files[-1:] for line in _tail(path).splitlines() if line.strip()]
+    newest = sorted(files, key=lambda path: path.stat().st_mtime)[-1:]
+    lines = [line for path in newest for line in _tail(path).splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.search(line)]
     return one_line((errors or lines or [""])[-1])
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from allranks.errors import RunNotFoundError, UsageError
 from allranks.job.layers import file_layer, find_file
+from allranks.job.parse import text
 from allranks.runs.files import now, read_json, write_json
 from allranks.runs.folder import Run, safe_name, split_id
 from allranks.runs.index import runs_root
@@ -167,15 +168,18 @@ def usual_root(config: str | None = None) -> Path:
     """Where studies are made and looked for unless --runs is given: the job file may name a place."""
     path = Path(config) if config else find_file(Path.cwd())
     named = file_layer(path).values.get("runs") if path else None
-    return Path(named).absolute() if named else runs_root()
+    return Path(text(named)).absolute() if named else runs_root()
 
 
-def find_study(reference: str, root: Path) -> Study:
-    """The study of that folder, id or name (then the newest), or ``last``."""
+def find_study(reference: str, root: Path | None = None, config: str | None = None) -> Study:
+    """The study of that folder, id or name (then the newest), or ``last``.
+
+    Of a folder nothing else is asked; without ``root`` the others are where the job file has them.
+    """
     path = Path(reference).expanduser()
     if (path / FILE).is_file():
         return Study.open(path)
-    folder = root / STUDIES
+    folder = (root or usual_root(config)) / STUDIES
     found = sorted((path.parent for path in folder.glob(f"*/{FILE}")), key=_age)
     wanted = [one for one in found if reference in ("last", one.name, split_id(one.name)[0])]
     if wanted:

@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from allranks.errors import AllranksError, RunNotFoundError, UsageError
-from allranks.monitor.phases import phases
 from allranks.monitor.plain import entry_record, plain, status_record
 from allranks.monitor.remarks import remarks
 from allranks.monitor.snapshot import take
@@ -29,7 +28,7 @@ from allranks.web.following import Following, States
 from allranks.web.job_facts import job_facts
 from allranks.web.log_files import Place
 from allranks.web.log_pages import Cursor
-from allranks.web.looks import heat_map, plots
+from allranks.web.looks import WholePhases, heat_map, plots
 from allranks.web.questions import number_of, query_of, task_of, weight_of
 from allranks.web.rows import Rows
 from allranks.web.slurm_queue import Queue
@@ -53,6 +52,7 @@ class Api:
         self._states = States()
         self._rows = Rows(self._states)
         self._queue = Queue()
+        self._phases = WholePhases()
 
     def routes(self) -> list[Route]:
         """Every path below /api/, /metrics, and the reports."""
@@ -89,7 +89,7 @@ class Api:
             snapshot = take(source, status)
             found = plain(snapshot) | {"tasks": source.tasks}
             if snapshot.status.state.ended:
-                found["phases"] = phases(source)  # of all its steps, not of the last
+                found["phases"] = self._phases.of(source)  # of all its steps, not of the last
         shown = snapshot.status if task else status
         if found["tasks"] and not task:
             entries = stories(run.attempts, status.is_running)

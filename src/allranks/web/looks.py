@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from allranks.errors import UsageError
 from allranks.monitor.columns import HEAD, Columns
@@ -13,7 +14,7 @@ from allranks.monitor.fits import fit_start
 from allranks.monitor.heat import heat, kinds
 from allranks.monitor.model import TIMINGS
 from allranks.monitor.numbers import seconds
-from allranks.monitor.phases import phases_over_time
+from allranks.monitor.phases import phases, phases_over_time
 from allranks.monitor.series import smooth, thin
 from allranks.monitor.source import Source
 
@@ -23,6 +24,23 @@ _POINTS = 700
 _COLUMNS = 240
 LOSSES = ("train_loss", "val_loss")
 THROUGHPUT = ("samples_per_second", "tokens_per_second", "mfu")
+
+
+class WholePhases:
+    """What the steps of a run went to, over all of them: counted again only when a line was added."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Source, tuple[object, dict[str, float]]] = (
+            WeakKeyDictionary()
+        )
+
+    def of(self, source: Source) -> dict[str, float]:
+        """Seconds of a step by phase."""
+        mark = source.folder, len(source.train), source.train.last("time")
+        known = self._known.get(source)
+        if known is None or known[0] != mark:
+            known = self._known[source] = mark, phases(source)
+        return known[1]
 
 
 def plots(source: Source, names: Sequence[str] = (), weight: float = 0.0) -> dict[str, Any]:

@@ -6,6 +6,7 @@ It reads all of a run and asks Slurm's accounting, so it may take long; here tha
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -32,7 +33,8 @@ def report(run: Run, task: str | None) -> Response:
     try:
         done = _made(run, task)
     except subprocess.TimeoutExpired:
-        text = f"It takes longer than {_LIMIT:.0f} s. In a terminal: allranks report {run.path}\n"
+        command = shlex.join(["allranks", *_words(run, task)])
+        text = f"It takes longer than {_LIMIT:.0f} s. In a terminal: {command}\n"
         return PlainTextResponse(text, 504)
     finally:
         _AT_ONCE.release()
@@ -41,10 +43,13 @@ def report(run: Run, task: str | None) -> Response:
     return HTMLResponse(done.stdout, headers={"Content-Security-Policy": _POLICY})
 
 
+def _words(run: Run, task: str | None) -> list[str]:
+    return ["report", str(run.path), *(["--task", task] if task else [])]
+
+
 def _made(run: Run, task: str | None) -> subprocess.CompletedProcess[str]:
-    words = ["report", str(run.path), "--output", "-", *(["--task", task] if task else [])]
     return subprocess.run(
-        [sys.executable, "-m", "allranks", *words],
+        [sys.executable, "-m", "allranks", *_words(run, task), "--output", "-"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",

@@ -75,9 +75,7 @@ class _Losses:
 
     def __init__(self, folder: Path) -> None:
         self._file = JsonlTail(folder / "metrics.jsonl")
-        self._curve = Curve(_POINTS)
-        self._done = 0
-        self._diverged = False
+        self._clear()
 
     def told(self) -> dict[str, Any]:
         """The losses up to where there was time to read, thinned; whether the newest is no number."""
@@ -88,13 +86,18 @@ class _Losses:
         generation = self._file.generation
         self._file.refresh()
         if self._file.generation != generation:
-            self._curve, self._done = Curve(_POINTS), 0
+            self._clear()
         while self._done < len(self._file) and time.monotonic() < until:
             if not (rows := self._file.since(self._done, self._done + _AT_ONCE)):
                 break  # the file cannot be read just now
             self._add([row for row in rows if row.get("kind") == "train"])
             self._done += len(rows)
         return self._done == len(self._file)
+
+    def _clear(self) -> None:
+        self._curve = Curve(_POINTS)
+        self._done = 0
+        self._diverged = False
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         self._curve.add(*([real(row.get(name)) for row in rows] for name in _AXES))

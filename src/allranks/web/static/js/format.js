@@ -13,7 +13,8 @@ export function count(number) {
 // A metric: 0.4312, 2.97e-04, NaN.
 export function value(number) {
   if (absent(number)) return NONE;
-  if (!Number.isFinite(number) || number === 0) return String(number);
+  if (!Number.isFinite(number)) return beyond(number);
+  if (number === 0) return "0";
   const size = Math.abs(number);
   if (size < 1e-3 || size >= 999_999.5) return exponent(number, 2);
   if (size >= 9999.5) return fixed(number, 0);
@@ -23,7 +24,7 @@ export function value(number) {
 // A count or a rate: 640, 12.3k, 1.25M.
 export function amount(number) {
   if (absent(number)) return NONE;
-  if (!Number.isFinite(number)) return String(number);
+  if (!Number.isFinite(number)) return beyond(number);
   const found = COUNTS.find(([factor, unit]) => Math.abs(number) >= factor * (unit === "k" ? 9.9995 : 0.9995));
   return found ? three(number / found[0]) + found[1] : three(number);
 }
@@ -99,6 +100,11 @@ function fixed(number, digits) {
 
 function even(number) {
   return Number(fixed(number, 0));
+}
+
+// What is no finite number: NaN, inf, -inf.
+function beyond(number) {
+  return String(number).replace("Infinity", "inf");
 }
 
 function absent(number) {

@@ -131,9 +131,10 @@ export class Lines {
 
   // Where a line is no number: a band to the end, and the word for it.
   drawLost(u) {
-    const { ctx, bbox } = u, dense = window.devicePixelRatio || 1;
+    const { ctx, bbox } = u, dense = window.devicePixelRatio || 1, { min, max } = u.scales.x;
+    const seen = ({ name, lost }) => lost && !this.hidden.has(name) && lost[0] <= max && lost[1] >= min;
     ctx.save();
-    for (const { lost } of this.told().filter((line) => line.lost && !this.hidden.has(line.name))) {
+    for (const { lost } of this.told().filter(seen)) {
       const place = (each) => Math.min(Math.max(u.valToPos(each, "x", true), bbox.left), bbox.left + bbox.width);
       const [left, right] = lost.map(place), wide = Math.max(right - left, 3 * dense);
       ctx.fillStyle = cssColour("--bad-soft");

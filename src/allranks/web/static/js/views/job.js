@@ -25,7 +25,7 @@ function left(data) {
   return [
     card("Job", null, h("dl", { class: "facts" },
       facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", { class: "mono" }, value)]))),
-    values.length ? card("Asked for", null, table([["Value"], ["Is"], ["Because"]], values)) : null,
+    values.length ? card("Asked for", null, table([["Name"], ["Value"], ["From"]], values)) : null,
     pairs("Training", data.training),
   ];
 }

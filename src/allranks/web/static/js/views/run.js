@@ -10,6 +10,7 @@ import { logsTab } from "./logs.js";
 import { overviewTab } from "./overview.js";
 import { headOf } from "./run_head.js";
 
+const OF_ALL = ["logs", "attempts", "findings"]; // of a job array: without a choice they are of all tasks
 const TABS = [["", "Overview", overviewTab], ["logs", "Logs", logsTab], ["attempts", "Attempts", attemptsTab],
   ["findings", "Findings", findingsTab], ["job", "Job", jobTab]];
 
@@ -75,7 +76,7 @@ export function runView(root, id, first, query) {
   }
 
   function showTasks() {
-    const any = name ? "All tasks" : `Newest task (${look.task})`;
+    const any = OF_ALL.includes(name) ? "All tasks" : task ? "Running or newest task" : shownTask(look);
     const now = [any, task, ...look.tasks].join();
     if (tasks.dataset.now === now) return;
     tasks.dataset.now = now;
@@ -136,6 +137,12 @@ export function runView(root, id, first, query) {
     accepts: (kind, wanted) => kind === "run" && wanted === id, go, key,
     destroy() { poll.stop(); tab?.destroy?.(); },
   };
+}
+
+// The one that the server chose: it takes one that runs before any other.
+function shownTask({ task, attempts }) {
+  const last = attempts.findLast((one) => one.array_task === task);
+  return `Task ${task} (${last?.outcome === "running" ? "running" : "newest"})`;
 }
 
 function alarm(link, look) {

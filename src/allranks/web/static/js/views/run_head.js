@@ -24,7 +24,12 @@ export function headOf(look) {
     h(
       "dl",
       { class: "tiles" },
-      tilesOf(look).map(([title, value, hint]) => h("div", { title: hint }, h("dt", {}, title), h("dd", {}, value))),
+      tilesOf(look).map(([title, value, hint, kind]) => h(
+        "div",
+        { title: hint },
+        h("dt", {}, title),
+        h("dd", { class: kind }, value),
+      )),
     ),
     straggling(look),
   ];
@@ -90,10 +95,9 @@ function progressOf(look) {
 }
 
 function tilesOf(look) {
-  const tiles = TILES.filter((name) => name in look.values).map((name) => [
-    metricName(name),
-    metricValue(name, look.nonfinite.includes(name) ? NaN : look.values[name]),
-  ]);
+  const tiles = TILES.filter((name) => name in look.values).map((name) => look.nonfinite.includes(name)
+    ? [metricName(name), metricValue(name, NaN), "NaN or infinite", "late"]
+    : [metricName(name), metricValue(name, look.values[name])]);
   const step = look.values.step_seconds;
   if (step !== undefined) tiles.push(["time per step", stepTime(step)]);
   const used = look.ranks.map((rank) => rank.use).filter((use) => use !== null && use !== undefined);

@@ -114,12 +114,11 @@ def test_nobody_resumes_or_cancels_from_afar_by_mistake(run: Run) -> None:
     _move(run, host="node1", inside_job="")
     with pytest.raises(AllranksError, match=r"on node1, not here\. Log in there and cancel it\.$"):
         end_run(run)
-    with pytest.raises(JobError, match="has not ended"):
-        check_resumable(run, force=True)
-    _grow_old(run)
-    with pytest.raises(JobError, match="resume --force"):
-        check_resumable(run, force=False)
-    check_resumable(run, force=True)
+    for sign in ("it runs on node1, as its files tell", "only that machine can tell"):
+        with pytest.raises(JobError, match=rf"{sign}(?s:.*)resume --force"):
+            check_resumable(run, force=False)
+        check_resumable(run, force=True)  # that machine may be lost, which nobody here can see
+        _grow_old(run)
 
 
 def test_odd_notes_of_a_process_are_passed_over(run: Run) -> None:

@@ -200,7 +200,7 @@ def test_two_attempts_of_one_run(
     second = Training(tmp_path, clean_env, WORDS, 2)
     about = first.run / "run.json"
     about.write_text(json.dumps({**json.loads(about.read_text()), "host": "elsewhere"}))
-    second._command(["resume", first.run.name])
+    second._command(["resume", "--force", first.run.name])
     assert second.until(lambda: (second.progress().get("saved_step") or 0) > 6)
     for pid in (*sleeping, first.process.pid):
         os.kill(pid, signal.SIGCONT)

@@ -30,16 +30,18 @@ _MOST = re.compile(r"--max-attempts=(\d+)")
 def check_resumable(run: Run, force: bool) -> None:
     """Refuse a run that still runs, or may, or that has nothing left to do."""
     status = run_statuses([run])[0]
-    if not status.state.ended and status.state is not State.UNKNOWN:
+    guessed = run.scheduler == "local" and not status.is_here and status.attempts
+    if guessed and not status.state.ended:
+        if not force:
+            raise JobError(
+                f"{run.id}: {status.why}, and a second attempt would write the same files.\n"
+                f"If it has ended: allranks resume --force {run.id}"
+            )
+    elif not status.state.ended and status.state is not State.UNKNOWN:
         job = f", job {status.job_id}" if status.job_id else ""
         raise JobError(
             f"{run.id} has not ended ({status.state.value}{job}): a second attempt would write the "
             f"same files.\nWatch it: allranks logs -f {run.id}\nEnd it: allranks cancel {run.id}"
-        )
-    if status.state is State.UNKNOWN and status.attempts and run.scheduler == "local" and not force:
-        raise JobError(
-            f"{run.id}: {status.why}, and a second attempt would write the same files.\n"
-            f"If it has ended: allranks resume --force {run.id}"
         )
     if not run.finished:
         return

@@ -41,7 +41,7 @@ def test_watched_from_the_queue_to_the_end(
         rows = text.split("RANK", 1)[1].splitlines()
         assert rows[1].split()[:2] == ["3", "node2"]
         terminal.resize(120, 40)
-        terminal.shows("data ", "communication ", "the others wait for rank 3 on node2")
+        terminal.shows("forward ", "communication ", "the others wait for rank 3 on node2")
         terminal.wait(lambda text: "completed at" in text and "100%" in text, seconds=120)
         terminal.press("q")
         terminal.wait(lambda text: "q quit" not in text)

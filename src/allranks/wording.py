@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)")
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
-_SIZES = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s"))
+_SIZES = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def clean(text: str) -> str:
@@ -81,22 +82,22 @@ def amount(number: float) -> str:
 
 def size(count: float | None) -> str:
     """Bytes: ``61.2 GiB``, ``640 MiB``."""
-    if count is None or not math.isfinite(count):
-        return ""
-    for factor, unit in _SIZES:
-        if abs(count) >= factor * 0.9995:
-            return f"{three(count / factor)} {unit}"
-    return f"{count:.0f} B"
+    return _in_units(count, _SIZES, " ")
 
 
 def rate(per_second: float | None, gap: str = " ") -> str:
     """Bytes a second, in powers of ten as links and disks are sold: ``2.13 GB/s``."""
-    if per_second is None or not math.isfinite(per_second):
+    return _in_units(per_second, _RATES, gap)
+
+
+def _in_units(number: float | None, units: Sequence[tuple[float, str]], gap: str) -> str:
+    """In the largest unit that it fills; in whole ones of the smallest."""
+    if number is None or not math.isfinite(number):
         return ""
-    for factor, unit in _RATES:
-        if abs(per_second) >= factor * 0.9995:
-            return f"{three(per_second / factor)}{gap}{unit}"
-    return f"{per_second:.0f}{gap}B/s"
+    for factor, unit in units[:-1]:
+        if abs(number) >= factor * 0.9995:
+            return f"{three(number / factor)}{gap}{unit}"
+    return f"{number:.0f}{gap}{units[-1][1]}"
 
 
 def percent(share: float | None, gap: str = " ") -> str:

@@ -19,7 +19,6 @@ from allranks.runs.files import now, write_json
 from allranks.runs.folder import Run
 from allranks.runs.process import note_process
 from allranks.runs.progress import own_attempt
-from allranks.runs.versions import write_versions
 from allranks.train.config import TrainConfig
 
 _own: dict[str, Path] = {}
@@ -103,6 +102,8 @@ def _new_run(root: str, name: str) -> Path:
     owner = os.getpid()
 
     def versions() -> None:
+        from allranks.runs.versions import write_versions
+
         with suppress(OSError):  # a disk that is full is told where it bites
             write_versions(run.path)
 

@@ -5,7 +5,7 @@ JOBS   ?= 2
 FRAMEWORKS = horovod tensorflow transformers mpi
 FRAMEWORK_TESTS = $(BIN)/python -m pytest -m slow tests/frameworks -n $(JOBS) --dist loadfile --timeout 900
 ENDS   = tests/soak/test_soak_local.py tests/soak/test_soak_faults.py
-SOAK_TESTS = $(BIN)/python -m pytest -m slow tests/soak tests/train tests/slurm $(ENDS:%=--ignore=%) -n $(JOBS) \
+SOAK_TESTS = $(BIN)/python -m pytest -m slow tests/soak tests/train tests/schedulers/slurm $(ENDS:%=--ignore=%) -n $(JOBS) \
 	--dist worksteal --timeout 1800
 AGAIN  = $(FRAMEWORK_TESTS) --last-failed --last-failed-no-failures none $(ARGS)
 BIN     = $(VENV)/bin
@@ -69,10 +69,11 @@ test-frameworks: $(VENV)/test  ## a slow leg: Horovod, TensorFlow, DeepSpeed, MP
 	@# Hundreds of processes start one after the other: what failed on a busy machine gets other tries.
 	$(FRAMEWORK_TESTS) $(ARGS) || $(AGAIN) || $(AGAIN)
 
-check: $(VENV)/check  ## lint, format and types
+check: $(VENV)/check  ## lint, format, types and import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/check  ## put the code into form
 	$(BIN)/ruff check --fix .

@@ -27,8 +27,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from allranks import TrainConfig, Trainer
-from allranks.checkpoint.store import Store
 from allranks.train.callbacks import Callback
+from allranks.train.checkpoint.store import Store
 from allranks.train.saving import Saving
 
 WIDTH = 1024

@@ -42,8 +42,8 @@ def environment(**extra: object) -> dict[str, str]:
 
 def free_port() -> int:
     """A port that nobody uses now."""
-    from allranks.distributed.rendezvous import derived_port
-    from allranks.distributed.rendezvous import free_port as first_free
+    from allranks.runtime.world.rendezvous import derived_port
+    from allranks.runtime.world.rendezvous import free_port as first_free
 
     return first_free("127.0.0.1", derived_port(str(time.monotonic_ns())))
 
@@ -84,7 +84,7 @@ def call(*words: str) -> Launch:
 
 def launchers() -> dict[str, Launch]:
     """Those that are installed here."""
-    agent = (sys.executable, "-m", "allranks.agent", "ranks", "--nprocs", "{n}")
+    agent = (sys.executable, "-m", "allranks.runtime.agent", "ranks", "--nprocs", "{n}")
     found: dict[str, Launch] = {
         "floor": floor,
         "fork": call(*agent, "--mode", "fork", "--preload", "torch", "--", WORK),
@@ -164,7 +164,7 @@ def opens(name: str, count: int) -> str:
     words = ["--nprocs", str(count), "--mode", name, *preload, "--", *command]
     traced = subprocess.run(
         [tracer, "-f", "-c", "-e", "trace=openat,open,newfstatat,stat,lstat", "-o", "/dev/stdout",
-         sys.executable, "-m", "allranks.agent", "ranks", *words],
+         sys.executable, "-m", "allranks.runtime.agent", "ranks", *words],
         env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     rows = [line.split() for line in traced.stdout.splitlines()]

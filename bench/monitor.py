@@ -19,12 +19,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from allranks.monitor.heat import heat, kinds
-from allranks.monitor.plain import plain
-from allranks.monitor.snapshot import take
-from allranks.monitor.source import Source
-from allranks.schedulers.status import RunStatus
-from allranks.slurm.states import State
+from allranks.cluster.slurm.job_states import State
+from allranks.observe.view.heatmap_matrix import heat, kinds
+from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_view import take
+from allranks.observe.view.view_json import plain
+from allranks.schedulers.run_state import RunStatus
 from monitor_rig import grow, make_run
 
 

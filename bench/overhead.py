@@ -78,7 +78,7 @@ def trained(options: argparse.Namespace, timing: str, folder: str) -> dict[str, 
 def measure(options: argparse.Namespace) -> None:
     """All rounds of one row, in this process and the ranks that it starts."""
     from allranks import world
-    from allranks.data.agree import gathered
+    from allranks.train.data.agree import gathered
 
     end = time.monotonic() + options.seconds
     torch.set_num_threads(1)

@@ -57,8 +57,8 @@ def processes(count: int, megabytes: int) -> Iterator[list[int]]:
 
 def cost_of_samples(counts: list[int], samples: int, megabytes: int) -> None:
     """CPU seconds of the first sample and of those after it."""
-    from allranks.measure.node import Node
-    from allranks.measure.tree import Tree
+    from allranks.runtime.telemetry.node_metrics import Node
+    from allranks.runtime.telemetry.process_tree import Tree
 
     print(f"{'processes':>9} {'first, ms':>10} {'later, ms':>10} {'of one CPU':>11}")
     for count in counts:
@@ -81,7 +81,7 @@ def cost_of_samples(counts: list[int], samples: int, megabytes: int) -> None:
 
 def cost_of_gpus(ticks: int) -> None:
     """CPU seconds of reading every GPU once."""
-    from allranks.measure.gpus import find_gpus
+    from allranks.runtime.telemetry.gpu_poller import find_gpus
 
     gpus = find_gpus()
     if not gpus:
@@ -100,7 +100,16 @@ def cost_of_gpus(ticks: int) -> None:
 def work(folder: Path, sample: str) -> tuple[float, float]:
     """What a rank gets done in a second of CPU time, and the agent's CPU seconds."""
     env = {**os.environ, "ALLRANKS_SAMPLE": sample, "ALLRANKS_ATTEMPT_DIR": str(folder)}
-    agent = [sys.executable, "-m", "allranks.agent", "ranks", "--nprocs", "1", "--mode", "exec"]
+    agent = [
+        sys.executable,
+        "-m",
+        "allranks.runtime.agent",
+        "ranks",
+        "--nprocs",
+        "1",
+        "--mode",
+        "exec",
+    ]
     command = [*agent, "--", sys.executable, "-c", WORK]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)

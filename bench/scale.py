@@ -32,7 +32,7 @@ def scratch() -> Iterator[Path]:
 
 def host_list_expand(size: int, _: Path) -> Work:
     """node[00001-10000] → names."""
-    from allranks.distributed.nodelist import expand
+    from allranks.runtime.world.hostlist import expand
 
     text = f"node[{1:05}-{size:05}]"
     return lambda: expand(text)
@@ -40,7 +40,7 @@ def host_list_expand(size: int, _: Path) -> Work:
 
 def host_list_ragged(size: int, _: Path) -> Work:
     """The same with every second node missing: no range helps."""
-    from allranks.distributed.nodelist import expand
+    from allranks.runtime.world.hostlist import expand
 
     text = "node[" + ",".join(str(n) for n in range(1, 2 * size, 2)) + "]"
     return lambda: expand(text)
@@ -48,8 +48,8 @@ def host_list_ragged(size: int, _: Path) -> Work:
 
 def log_merge(size: int, folder: Path) -> Work:
     """Ten lines of each rank, merged by time."""
-    from allranks.runs.attempts import Attempt
-    from allranks.runs.logs import attempt_lines
+    from allranks.runs.attempt import Attempt
+    from allranks.runs.merged_logs import attempt_lines
 
     attempt = folder / f"merge-{size}" / "attempts" / "1"
     (attempt / "ranks").mkdir(parents=True)
@@ -68,8 +68,8 @@ def log_merge(size: int, folder: Path) -> Work:
 
 def log_tail(size: int, folder: Path) -> Work:
     """The last ten lines over all ranks, of the files made for the merge."""
-    from allranks.runs.folder import Run
-    from allranks.runs.logs import read_logs
+    from allranks.runs.merged_logs import read_logs
+    from allranks.runs.run import Run
 
     run = Run.open(folder / f"merge-{size}")
     return lambda: list(read_logs(run, tail=10))
@@ -77,7 +77,7 @@ def log_tail(size: int, folder: Path) -> Work:
 
 def squeue_parse(size: int, _: Path) -> Work:
     """What ``allranks ps`` reads: one line per job."""
-    from allranks.slurm.parse import parse_squeue
+    from allranks.cluster.slurm.job_status import parse_squeue
 
     line = "{n}|{n}|RUNNING|None|0|1794711126|1794711726|10:00|0|node[1-2]|main|me|train {n}|\n"
     text = "".join(line.format(n=n) for n in range(size))
@@ -86,7 +86,7 @@ def squeue_parse(size: int, _: Path) -> Work:
 
 def sacct_parse(size: int, _: Path) -> Work:
     """One line per life of a job, two lives each."""
-    from allranks.slurm.parse import parse_sacct
+    from allranks.cluster.slurm.job_status import parse_sacct
 
     line = "{n}|{n}|FAILED|None|3:0|1794711126|1794711161|00:10:00|node1|main|me|train\n"
     text = "".join(line.format(n=n) for n in range(size)) * 2
@@ -95,7 +95,7 @@ def sacct_parse(size: int, _: Path) -> Work:
 
 def array_summary(size: int, _: Path) -> Work:
     """An array with so many tasks as one status."""
-    from allranks.slurm.parse import parse_squeue, summarise
+    from allranks.cluster.slurm.job_status import parse_squeue, summarise
 
     line = "9_{n}|{n}|COMPLETED|None|0|1794711126|1794711726|10:00|0|node1|main|me|train|\n"
     tasks = list(parse_squeue("".join(line.format(n=n) for n in range(size))))
@@ -104,7 +104,7 @@ def array_summary(size: int, _: Path) -> Work:
 
 def run_find(size: int, folder: Path) -> Work:
     """One run by name among so many."""
-    from allranks.runs.index import find_run
+    from allranks.runs.run_lookup import find_run
 
     root = folder / f"find-{size}"
     for number in range(size):
@@ -115,17 +115,17 @@ def run_find(size: int, folder: Path) -> Work:
 
 def run_find_by_job(size: int, folder: Path) -> Work:
     """One run by a job id that the index does not know: every run.json is opened."""
-    from allranks.runs.index import find_run
+    from allranks.runs.run_lookup import find_run
 
     return lambda: find_run("7", folder / f"find-{size}")
 
 
 def render(size: int, _: Path) -> Work:
     """A job script for so many nodes; its length must not depend on them."""
-    from allranks.job.derive import derive
+    from allranks.core.units import Gpus
+    from allranks.job.derivation import derive
     from allranks.job.fields import Job
-    from allranks.script.render import render as to_text
-    from allranks.units import Gpus
+    from allranks.job.sbatch.render import render as to_text
 
     job = Job(script="train.py", nodes=size, gpus_per_node=Gpus(8))
     return lambda: to_text(derive(job, {}))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from allranks import TrainConfig, Trainer, world
-from allranks.strategies import DeepSpeed
+from allranks.train.strategies import DeepSpeed
 
 try:
     from sklearn.datasets import load_digits

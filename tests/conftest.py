@@ -53,8 +53,8 @@ def allranks(tmp_path: Path, clean_env: dict[str, str]) -> Allranks:
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[object]:
     """One cluster for the whole session: two nodes of 8 CPUs and 4 pretended GPUs."""
+    from allranks.cluster.sandbox.testing import sandbox_for_tests
     from allranks.errors import MissingDependencyError
-    from allranks.sandbox.testing import sandbox_for_tests
 
     try:
         context = sandbox_for_tests(nodes=2)

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from allranks.monitor.model import Snapshot
-from allranks.monitor.plain import plain
-from allranks.monitor.snapshot import take
-from allranks.monitor.source import Source
+from allranks.observe.view.model import Snapshot
+from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_view import take
+from allranks.observe.view.view_json import plain
 from allranks.runs import Run
-from allranks.runs.process import note_process
-from allranks.schedulers.status import RunStatus
+from allranks.runs.run_process import note_process
+from allranks.schedulers.run_state import RunStatus
 from monitor_numbers import (
     GIB,
     SAVE_EVERY,
@@ -164,9 +164,9 @@ def _make_folder(
 
 def _write_plan(path: Path, name: str, shape: Shape, requeue: bool) -> None:
     from allranks.job.fields import Job
-    from allranks.job.record import job_toml, plan_record
+    from allranks.job.plan_record import job_toml, plan_record
     from allranks.job.resolve import resolve
-    from allranks.script import render
+    from allranks.job.sbatch import render
 
     more: dict[str, Any] = {"gpus_per_node": shape.gpus_per_node} if shape.gpus else {}
     job = Job(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks.runs.folder import Run
-from allranks.scaling.study import DONE, FAILED, Point, Study
+from allranks.observe.scaling.study import DONE, FAILED, Point, Study
+from allranks.runs.run import Run
 
 WARM = 3
 """Windows at the beginning that are slower than the others, as with compilation."""

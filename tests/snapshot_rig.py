@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from allranks.monitor.model import GpuNow, NodeNow, Progress, RankNow, Snapshot
-from allranks.runs.attempts import Attempt, Failure
-from allranks.runs.folder import Run
-from allranks.runs.ledger import Entry, Goodput
-from allranks.schedulers.status import RunStatus
-from allranks.slurm.states import State
+from allranks.cluster.slurm.job_states import State
+from allranks.observe.view.model import GpuNow, NodeNow, Progress, RankNow, Snapshot
+from allranks.runs.attempt import Attempt, Failure
+from allranks.runs.attempt_history import Entry, Goodput
+from allranks.runs.run import Run
+from allranks.schedulers.run_state import RunStatus
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=timezone.utc)
 GIB = 2**30

@@ -13,10 +13,10 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from allranks.runs.folder import Run
-from allranks.web.app import make_app
-from allranks.web.catalogue import Catalogue
-from allranks.web.serve import Address, listen
+from allranks.observe.web.app import make_app
+from allranks.observe.web.catalogue import Catalogue
+from allranks.observe.web.serve import Address, listen
+from allranks.runs.run import Run
 from monitor_rig import make_run
 
 TOKEN = "the-token-of-the-tests"

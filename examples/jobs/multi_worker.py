@@ -11,7 +11,6 @@ import argparse
 import tensorflow as tf
 
 import allranks
-import allranks.tensorflow
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=6)

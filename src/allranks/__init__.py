@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allranks._lazy import names_from
 from allranks._version import __version__
+from allranks.core.lazy import names_from
 
 if TYPE_CHECKING:
-    from allranks import launch as launch
-    from allranks.distributed import World as World
-    from allranks.distributed import init as init
-    from allranks.distributed import shutdown as shutdown
-    from allranks.distributed import world as world
     from allranks.errors import AllranksError as AllranksError
+    from allranks.integrations import mpi as mpi
+    from allranks.integrations import tensorflow as tensorflow
     from allranks.job.fields import Job as Job
-    from allranks.leaving.deadline import deadline as deadline
-    from allranks.runs.folder import Run as Run
+    from allranks.runs.run import Run as Run
+    from allranks.runtime.preemption.deadline import deadline as deadline
+    from allranks.runtime.world import World as World
+    from allranks.runtime.world import init as init
+    from allranks.runtime.world import shutdown as shutdown
+    from allranks.runtime.world import world as world
+    from allranks.schedulers import launch as launch
     from allranks.train.config import TrainConfig as TrainConfig
     from allranks.train.own_loop import prepare as prepare
     from allranks.train.trainer import Trainer as Trainer
@@ -28,17 +30,22 @@ if TYPE_CHECKING:
 _HOMES = {
     "AllranksError": "errors",
     "Job": "job.fields",
-    "Run": "runs.folder",
+    "Run": "runs.run",
     "TrainConfig": "train.config",
     "Trainer": "train.trainer",
-    "World": "distributed.model",
-    "deadline": "leaving.deadline",
-    "init": "distributed.process_group",
-    "launch": "launch",
+    "World": "runtime.world.model",
+    "deadline": "runtime.preemption.deadline",
+    "init": "runtime.world.process_group",
     "prepare": "train.own_loop",
-    "shutdown": "distributed.process_group",
-    "world": "distributed.process_group",
+    "shutdown": "runtime.world.process_group",
+    "world": "runtime.world.process_group",
 }
 
-__all__ = ["__version__", *_HOMES]
-__getattr__ = names_from(__name__, _HOMES)
+_MODULES = {
+    "launch": "schedulers.launch",
+    "mpi": "integrations.mpi",
+    "tensorflow": "integrations.tensorflow",
+}
+
+__all__ = ["__version__", *_HOMES, *_MODULES]
+__getattr__ = names_from(__name__, _HOMES, _MODULES)

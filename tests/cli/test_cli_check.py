@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from allranks.checks.report import advice, table
-from allranks.checks.signals import Found, RankFound, early_signal
+from allranks.observe.check.check_report import advice, table
+from allranks.observe.check.signal_check import Found, RankFound, early_signal
 from command_rig import Allranks
 
 

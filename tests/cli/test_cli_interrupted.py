@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from allranks.agent.summary import summary
 from allranks.cli.following import say_end
-from allranks.runs.folder import Run
-from allranks.schedulers import status as module
-from allranks.slurm import JobStatus, State
+from allranks.cluster.slurm import JobStatus, State
+from allranks.runs.run import Run
+from allranks.runtime.agent.first_error import summary
+from allranks.schedulers import run_state as module
 from command_rig import Allranks
 
 LEAVES = """

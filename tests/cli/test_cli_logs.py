@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.runs.files import write_json
+from allranks.runs.atomic_files import write_json
 from command_rig import Allranks
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from doc_blocks import Block, page_script, read_blocks
 
+from allranks.cluster.sandbox.testing import sandbox_for_tests
 from allranks.errors import MissingDependencyError
-from allranks.sandbox.testing import sandbox_for_tests
 
 ROOT = Path(__file__).parents[2]
 OTHERS = {"sandbox.md"}
-"""Its commands install packages and wait for minutes; tests/sandbox does the same in seconds."""
+"""Its commands install packages and wait for minutes; tests/cluster/sandbox does the same in seconds."""
 PAGES = [
     path
     for path in (

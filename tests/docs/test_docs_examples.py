@@ -20,8 +20,8 @@ LAUNCH = {
     "trixie-launch": "-m torch.distributed.launch",
     "trixie-accelerate": "--num_processes 8 --num_machines 2",
     "alvis-torchrun": "--nnodes 2 --nproc-per-node 4",
-    "alvis-horovod": "allranks.agent horovod-server",
-    "alvis-horovod-tensorflow": "allranks.agent horovod-server",
+    "alvis-horovod": "allranks.runtime.agent horovod-server",
+    "alvis-horovod-tensorflow": "allranks.runtime.agent horovod-server",
     "alvis-tensorflow": "ALLRANKS_FRAMEWORK=tensorflow",
 }
 """Words by which one sees that the job starts in the way that it is meant to."""

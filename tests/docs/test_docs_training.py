@@ -13,14 +13,14 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
 from allranks import Trainer  # noqa: E402
-from allranks import data as data_room  # noqa: E402
-from allranks.strategies import StrategyOptions  # noqa: E402
 from allranks.train import callbacks as callback_room  # noqa: E402
+from allranks.train import data as data_room  # noqa: E402
 from allranks.train import loggers as logger_room  # noqa: E402
 from allranks.train.config import TrainConfig  # noqa: E402
 from allranks.train.loggers.make import KINDS  # noqa: E402
 from allranks.train.objective import LOSSES  # noqa: E402
 from allranks.train.own_loop import Prepared  # noqa: E402
+from allranks.train.strategies import StrategyOptions  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / "docs"
 INSIDE = {

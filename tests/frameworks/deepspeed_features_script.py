@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import allranks
 from allranks import TrainConfig
-from allranks.strategies import DeepSpeed
+from allranks.train.strategies import DeepSpeed
 
 CONFIG = """{
   // as people write it

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import allranks
 from allranks import TrainConfig, Trainer
-from allranks.strategies import DeepSpeed
+from allranks.train.strategies import DeepSpeed
 
 
 class Printed(Trainer):

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from allranks import TrainConfig, Trainer
-from allranks.checkpoint.reader import Reader
-from allranks.strategies import DeepSpeed
-from allranks.strategies.states import put_together
+from allranks.train.checkpoint.reader import Reader
+from allranks.train.strategies import DeepSpeed
+from allranks.train.strategies.states import put_together
 
 SAMPLES, GLOBAL_BATCH = 101, 16  # the last global batch has 5 samples, not even for 2 or 4 ranks
 KINDS: dict[str, dict[str, Any]] = {

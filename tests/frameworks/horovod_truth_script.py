@@ -89,7 +89,7 @@ def horovod(**options: Any) -> Any:
     """The strategy with options of its own; for one process it is the plain one."""
     if STRATEGY != "horovod":
         return STRATEGY
-    from allranks.strategies import Horovod
+    from allranks.train.strategies import Horovod
 
     return Horovod(**options)
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import allranks.mpi  # noqa: F401  makes "mpi" known to torch
+from allranks import mpi  # noqa: F401  makes "mpi" known to torch
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)

@@ -16,7 +16,7 @@ pytest.importorskip("deepspeed")
 torch = pytest.importorskip("torch")
 
 from allranks.errors import UsageError  # noqa: E402
-from allranks.strategies.deepspeed import consolidate  # noqa: E402
+from allranks.train.strategies.deepspeed import consolidate  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(1200)]
 

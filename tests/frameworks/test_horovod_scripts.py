@@ -130,8 +130,8 @@ def test_the_interface_is_that_of_the_nodes_network(
 
 @pytest.fixture
 def network() -> Iterator[object]:
+    from allranks.cluster.sandbox.testing import sandbox_for_tests
     from allranks.errors import MissingDependencyError
-    from allranks.sandbox.testing import sandbox_for_tests
 
     if os.getuid() != 0:
         pytest.skip("network namespaces of their own need root")
@@ -179,7 +179,7 @@ def _servers(folder: Path) -> list[str]:
             known = (process / "environ").read_bytes().decode(errors="replace")
         except OSError:  # it has ended
             continue
-        if "allranks.agent horovod-server" in words and str(folder) in words + known:
+        if "allranks.runtime.agent horovod-server" in words and str(folder) in words + known:
             found.append(f"{process.name} {words}")
     return found
 

@@ -12,9 +12,9 @@ import pytest
 from framework_rig import assert_same_curve, curve, with_environment
 from horovod_rig import HERE, LONG, SIZE, by, horovod, script
 
-from allranks.distributed import World
-from allranks.distributed.horovod import gloo_variables
-from allranks.distributed.horovod_table import open_table
+from allranks.runtime.world import World
+from allranks.runtime.world.horovod_rendezvous import open_table
+from allranks.runtime.world.horovod_world import gloo_variables
 from command_rig import Allranks, runner
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from framework_rig import environment
 
-from allranks.frameworks.horovod_plan import plan_horovod
-from allranks.frameworks.target import look_into
-from allranks.frameworks.wheel_cache import find_wheel
+from allranks.integrations.frameworks.horovod_plan import plan_horovod
+from allranks.integrations.frameworks.target import look_into
+from allranks.integrations.frameworks.wheel_cache import find_wheel
 from command_rig import Allranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

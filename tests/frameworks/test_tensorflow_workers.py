@@ -171,7 +171,7 @@ def test_a_batch_script_of_the_users_own(tmp_path: Path, slurm_env: dict[str, st
 @pytest.fixture(scope="module")
 def network() -> Iterator[object]:
     """Two nodes with ports of their own: the resolver takes the same ones on every node."""
-    from allranks.sandbox.testing import sandbox_for_tests
+    from allranks.cluster.sandbox.testing import sandbox_for_tests
 
     if os.geteuid() != 0:
         pytest.skip("network namespaces of their own need root")
@@ -295,8 +295,7 @@ def _workers_left(folder: Path) -> bool:
 
 def test_too_late_says_what_to_move(tmp_path: Path, clean_env: dict[str, str]) -> None:
     (tmp_path / "late.py").write_text(
-        "import tensorflow as tf\nimport allranks.tensorflow\n"
-        "x = tf.ones(3)\nallranks.tensorflow.strategy()\n"
+        "import tensorflow as tf\nimport allranks\nx = tf.ones(3)\nallranks.tensorflow.strategy()\n"
     )
     env = {**clean_env, **QUIET, "ALLRANKS_WORLD": "rank=0,world_size=2"}
     done = subprocess.run(

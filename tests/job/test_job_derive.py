@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from allranks.cluster.sites.model import NodeShape, Partition, Site
+from allranks.core.units import Gpus
 from allranks.errors import JobError, SiteError
-from allranks.job.derive import TASK_PER_RANK, derive
-from allranks.job.explain import explain
+from allranks.job.derivation import TASK_PER_RANK, derive
 from allranks.job.fields import LAUNCHERS, Job
 from allranks.job.layers import Origin, given
 from allranks.job.plan import Plan
-from allranks.site.model import NodeShape, Partition, Site
-from allranks.units import Gpus
+from allranks.job.plan_explanation import explain
 
 A100 = NodeShape(gpus=4, gpu_type="A100", cpus=64, memory=512 * 1024)
 LAB = Site("lab", partitions=(Partition("gpu", (A100,), max_time=86400, default=True),))

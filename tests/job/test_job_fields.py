@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from allranks.core.units import Gpus
 from allranks.errors import UsageError
-from allranks.job import parse
+from allranks.job import field_parsing as parse
 from allranks.job.fields import Job, empty, flag, options
 from allranks.job.layers import Layer, file_layer, given, merge
-from allranks.units import Gpus
 
 SAME = [
     # field, what an option gives, what TOML gives, what Python gives, the value

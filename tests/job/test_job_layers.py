@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from allranks.cluster.sites.model import Site
 from allranks.errors import JobError, UsageError
 from allranks.job.layers import Layer, file_layer, find_file, merge, site_layer
 from allranks.job.resolve import resolve
-from allranks.site.model import Site
 
 SITE = """
 name = "lab"

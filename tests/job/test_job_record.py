@@ -12,9 +12,9 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from allranks.job.fields import LAUNCHERS, Job
-from allranks.job.record import job_toml, plan_record
+from allranks.job.plan_record import job_toml, plan_record
 from allranks.job.resolve import resolve
-from allranks.script import render
+from allranks.job.sbatch import render
 
 
 @pytest.fixture

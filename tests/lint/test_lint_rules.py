@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from allranks.cluster.sites import load_site
 from allranks.lint.engine import BROKEN, Settings, lint
 from allranks.lint.fixes import apply_fixes
 from allranks.lint.registry import Registered, all_rules
 from allranks.lint.rule import Rule
-from allranks.site import load_site
 
 RULES = [each.rule for each in all_rules()]
 IDS = [rule.id for rule in RULES]

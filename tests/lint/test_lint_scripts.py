@@ -171,7 +171,7 @@ def test_a_whole_script(name: str, tmp_path: Path) -> None:
 
 GOLDEN = [
     path
-    for path in sorted((Path(__file__).parents[1] / "script" / "golden").glob("*.sh"))
+    for path in sorted((Path(__file__).parents[1] / "job" / "sbatch" / "golden").glob("*.sh"))
     if path.stem != "odd.every-directive"  # its author names one log for all tasks of an array
 ]
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from allranks.runs.attempts import Failure
-from allranks.runs.endings import ending, error_line
+from allranks.runs.attempt import Failure
+from allranks.runs.exit_reasons import ending, error_line
 
 FRAMES = """Traceback (most recent call last):
   File "train.py", line 7, in <module>

@@ -14,9 +14,9 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from allranks import TrainConfig, Trainer  # noqa: E402
-from allranks.leaving import deadline as leaving  # noqa: E402
-from allranks.runs.metrics import Metrics  # noqa: E402
-from allranks.runs.progress import Progress  # noqa: E402
+from allranks.runs.metrics_tables import Metrics  # noqa: E402
+from allranks.runs.progress_file import Progress  # noqa: E402
+from allranks.runtime.preemption import deadline as leaving  # noqa: E402
 from allranks.train import folder as folders  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
 

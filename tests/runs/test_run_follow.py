@@ -10,8 +10,8 @@ from itertools import pairwise
 from run_files import stamp, write_failure, write_log
 
 from allranks.runs import Run
-from allranks.runs.follow import follow
-from allranks.runs.lines import LogLine
+from allranks.runs.log_follower import follow
+from allranks.runs.log_lines import LogLine
 
 FAST = {"interval": 0.02, "window": 0.05, "settle": 0.1}
 

@@ -11,8 +11,8 @@ from run_files import as_nobody
 
 from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs import Run, find_run, list_runs
-from allranks.runs.index import find_task
-from allranks.runs.registry import index_file, read_index
+from allranks.runs.run_index import index_file, read_index
+from allranks.runs.run_lookup import find_task
 
 
 def fake(root: Path, name: str, stamp: str, job_ids: str = "[]") -> Path:

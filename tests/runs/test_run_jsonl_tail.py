@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allranks.runs import jsonl_tail
-from allranks.runs.files import read_json
+from allranks.runs.atomic_files import read_json
 from allranks.runs.jsonl_tail import JsonlTail
 
 
@@ -217,9 +217,9 @@ def test_what_cannot_be_read_now_is_there_later(tmp_path: Path, flaky: list[bool
 
 
 def test_a_follower_loses_no_line_to_a_read_that_fails(tmp_path: Path, flaky: list[bool]) -> None:
-    from allranks.monitor.sampled import Sampled
-    from allranks.monitor.source import Source
-    from allranks.runs.folder import Run
+    from allranks.observe.view.run_source import Source
+    from allranks.observe.view.sampled_lines import Sampled
+    from allranks.runs.run import Run
 
     (tmp_path / "run.json").write_text("{}")
     source = Source(Run(tmp_path))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from allranks.runs.attempts import Attempt
-from allranks.runs.folder import Run
-from allranks.runs.ledger import fruitless, goodput, ledger, stories
-from allranks.runs.progress import Progress
+from allranks.runs.attempt import Attempt
+from allranks.runs.attempt_history import fruitless, goodput, ledger, stories
+from allranks.runs.progress_file import Progress
+from allranks.runs.run import Run
 
 EPOCH = 1_767_225_600  # 2026-01-01T00:00:00Z
 

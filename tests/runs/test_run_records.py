@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from allranks.runs.records import environment, plan_rows, plan_time, plan_values
+from allranks.runs.run_records import environment, plan_rows, plan_time, plan_values
 
 PLAN = {
     "values": [{"name": "time", "value": "2h", "origin": "site"}, 7, {"name": "x", "value": None}]

@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from allranks.runs.versions import collect_versions, requirements, write_versions
+from allranks.runs.package_versions import collect_versions, requirements, write_versions
 
 
 def test_this_interpreter(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from allranks.cluster.slurm import JobStatus, State
 from allranks.errors import AllranksError, JobError
-from allranks.runs import files
-from allranks.runs.folder import Run
-from allranks.runs.process import note_process
-from allranks.schedulers.ending import end_run
-from allranks.schedulers.resuming import check_resumable
-from allranks.schedulers.status import RunStatus, elapsed, folder_status, jobs_of, run_statuses
-from allranks.slurm import JobStatus, State
+from allranks.runs import atomic_files as files
+from allranks.runs.run import Run
+from allranks.runs.run_process import note_process
+from allranks.schedulers.cancellation import end_run
+from allranks.schedulers.resume_run import check_resumable
+from allranks.schedulers.run_state import RunStatus, elapsed, folder_status, jobs_of, run_statuses
 from monitor_rig import make_array, make_run
 
 

@@ -149,7 +149,7 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def result(run: Path) -> dict[str, Any]:
     """All that must be the same bit by bit: every tensor of the last checkpoint, and the curve."""
-    from allranks.checkpoint.reader import Reader
+    from allranks.train.checkpoint.reader import Reader
 
     reader = Reader((run / "checkpoints" / "latest").resolve())
     tensors = {

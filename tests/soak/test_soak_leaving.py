@@ -12,7 +12,7 @@ import pytest
 from command_rig import ROOT, Allranks, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
-SCRIPTS = ROOT / "tests" / "leaving"
+SCRIPTS = ROOT / "tests" / "runtime" / "preemption"
 
 
 def outcome(folder: Path) -> dict[str, object]:

@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """One of its own, as its nodes are switched off."""
+    from allranks.cluster.sandbox.testing import sandbox_for_tests
     from allranks.errors import MissingDependencyError
-    from allranks.sandbox.testing import sandbox_for_tests
 
     try:
         with sandbox_for_tests(nodes=3, settings={"KillWait": "10"}) as sandbox:

@@ -22,8 +22,8 @@ WORDS = ["40", "0.04", "0"]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """One of its own, as its nodes are switched off."""
+    from allranks.cluster.sandbox.testing import sandbox_for_tests
     from allranks.errors import MissingDependencyError
-    from allranks.sandbox.testing import sandbox_for_tests
 
     try:
         with sandbox_for_tests(nodes=3, grace=20) as sandbox:

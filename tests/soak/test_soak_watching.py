@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux"),
 ]
-SCRIPT = Path(__file__).parents[1] / "top" / "watch_train.py"
+SCRIPT = Path(__file__).parents[1] / "observe" / "top" / "watch_train.py"
 SHAPE = ("--nodes", "2", "--nprocs", "4", "--cpus-per-task", "1", "--time", "5m")
 
 

@@ -18,8 +18,8 @@ from trainer_rig import line, points, quiet  # noqa: E402
 
 from allranks import Trainer, prepare  # noqa: E402
 from allranks.errors import AllranksError, Interrupted  # noqa: E402
-from allranks.leaving import deadline as leaving  # noqa: E402
-from allranks.leaving.signals import LEAVING  # noqa: E402
+from allranks.runtime.preemption import deadline as leaving  # noqa: E402
+from allranks.runtime.preemption.signal_flags import LEAVING  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
@@ -136,7 +136,7 @@ def test_a_long_validation_is_broken_off_and_made_again(attempt: Path) -> None:
 
 def test_a_save_that_fails_is_a_failure(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer(Tell(step=3), epochs=1000)
-    monkeypatch.setattr("allranks.checkpoint.store.Store.free", lambda self: 0)
+    monkeypatch.setattr("allranks.train.checkpoint.store.Store.free", lambda self: 0)
     with pytest.raises(
         AllranksError, match=r"is about to end \(SIGUSR1\) and step \d+ was not saved"
     ):

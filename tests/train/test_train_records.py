@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader  # noqa: E402
 from trainer_rig import line, points, quiet  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
-from allranks.checkpoint.store import Store  # noqa: E402
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train.callbacks import Callback, When  # noqa: E402
+from allranks.train.checkpoint.store import Store  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -100,7 +100,7 @@ def test_a_full_disk_costs_a_warning_and_not_the_training(
         epochs=2, checkpoint_every_steps=5, checkpoint_async=background, callbacks=[ears]
     )
     trainer = Trainer(model, optimizer, config)
-    monkeypatch.setattr("allranks.checkpoint.saver.write_file", full)
+    monkeypatch.setattr("allranks.train.checkpoint.saver.write_file", full)
     trainer.fit(DataLoader(points(), 8))
     assert trainer.step == 10
     said = capsys.readouterr().out

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 from trainer_rig import line, points, quiet, untimed  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
-from allranks.checkpoint.reader import Reader  # noqa: E402
-from allranks.checkpoint.store import Store  # noqa: E402
 from allranks.errors import REPLACED, UsageError  # noqa: E402
 from allranks.train.callbacks import EarlyStopping, When  # noqa: E402
+from allranks.train.checkpoint.reader import Reader  # noqa: E402
+from allranks.train.checkpoint.store import Store  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 

@@ -21,8 +21,8 @@ from trainer_rig import line, points, quiet, untimed  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.errors import Interrupted  # noqa: E402
-from allranks.leaving import deadline as leaving  # noqa: E402
-from allranks.leaving.signals import LEAVING  # noqa: E402
+from allranks.runtime.preemption import deadline as leaving  # noqa: E402
+from allranks.runtime.preemption.signal_flags import LEAVING  # noqa: E402
 from allranks.train.callbacks import When  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]

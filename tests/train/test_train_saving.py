@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader  # noqa: E402
 from trainer_rig import line, points, quiet, untimed  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
-from allranks.checkpoint import saver  # noqa: E402
-from allranks.checkpoint.reader import Reader  # noqa: E402
-from allranks.checkpoint.saver import Saver  # noqa: E402
-from allranks.checkpoint.snapshot import Snapshot  # noqa: E402
-from allranks.checkpoint.store import Store  # noqa: E402
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train.callbacks import Callback, SaveEvery, StepDecay, When  # noqa: E402
+from allranks.train.checkpoint import saver  # noqa: E402
+from allranks.train.checkpoint.reader import Reader  # noqa: E402
+from allranks.train.checkpoint.saver import Saver  # noqa: E402
+from allranks.train.checkpoint.snapshot import Snapshot  # noqa: E402
+from allranks.train.checkpoint.store import Store  # noqa: E402
 from allranks.train.pace import Pace  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from allranks import TrainConfig
-from allranks.data import to_dataloader
+from allranks.train.data import to_dataloader
 
 
 def quiet(**fields: Any) -> TrainConfig:

@@ -17,7 +17,7 @@ SCRIPT = REPOSITORY / "scripts" / "slurm-root"
 ROOTS = REPOSITORY / ".cache" / "slurm-root"
 CANNOT = 77
 
-TESTS = ["tests/slurm", "tests/slurm_client", "tests/sandbox", "tests/site"]
+TESTS = ["tests/schedulers/slurm", "tests/cluster"]
 # Those take long and start the same way as torchrun: once, on the Slurm of this machine, is enough.
 LEFT_OUT = "not accelerate and not deepspeed"
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from allranks.runs.attempts import Attempt
-from allranks.runs.folder import Run
-from allranks.runs.ledger import Entry, goodput, stories
-from allranks.wording import clock
+from allranks.core.formatting import clock
+from allranks.runs.attempt import Attempt
+from allranks.runs.attempt_history import Entry, goodput, stories
+from allranks.runs.run import Run
 
 if TYPE_CHECKING:
-    from allranks.schedulers.status import RunStatus
+    from allranks.schedulers.run_state import RunStatus
 
 _FOLLOWS = {
     "restart": "started again in place",
@@ -49,7 +49,7 @@ def separator(ended: Attempt, number: int) -> str:
 
 def record(status: RunStatus) -> dict[str, Any]:
     """The attempts and the goodput, for programs."""
-    from allranks.monitor.plain import entry_record
+    from allranks.observe.view.view_json import entry_record
 
     entries = stories(status.run.attempts, status.is_running)
     total = goodput(entries)

@@ -10,8 +10,8 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="What was done, as JSON.")
 def cancel(runs: tuple[str, ...], as_json: bool) -> None:
     """End one or more runs: a name, a folder, a job id or `last`."""
-    from allranks.runs.index import find_run
-    from allranks.schedulers.ending import end_run
+    from allranks.runs.run_lookup import find_run
+    from allranks.schedulers.cancellation import end_run
 
     done = [end_run(find_run(reference)) for reference in runs]
     if as_json:

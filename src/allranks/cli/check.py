@@ -35,7 +35,7 @@ def check(signal: str | None, as_json: bool, **parameters: Any) -> None:
         allranks check --signal --partition gpu --nodes 2 --launcher torchrun
     """
     if signal is None:
-        from allranks.checks import CHECKS
+        from allranks.observe.check import CHECKS
 
         for name, text in CHECKS.items():
             click.echo(f"  allranks check --{name}   {text}")
@@ -47,8 +47,8 @@ def check(signal: str | None, as_json: bool, **parameters: Any) -> None:
 
 def _has_slurm() -> bool:
     """Whether there is a cluster that answers."""
+    from allranks.cluster.slurm import run_slurm
     from allranks.errors import MissingDependencyError, SlurmError
-    from allranks.slurm import run_slurm
 
     try:
         run_slurm(["scontrol", "ping"], timeout=10)
@@ -59,9 +59,9 @@ def _has_slurm() -> bool:
 
 
 def _on_slurm(signal: str, parameters: dict[str, Any]) -> Any:
-    from allranks.checks.report import keep
-    from allranks.checks.signals import DEFAULT, MODULE, check_on_slurm, early_signal
     from allranks.cli.planning import made_by, make_plan
+    from allranks.observe.check.check_report import keep
+    from allranks.observe.check.signal_check import DEFAULT, MODULE, check_on_slurm, early_signal
     from allranks.schedulers.slurm import submit_plan
 
     early_signal(signal or DEFAULT)
@@ -82,8 +82,8 @@ def _here(parameters: dict[str, Any]) -> Any:
     import tempfile
     from pathlib import Path
 
-    from allranks.checks.signals import MODULE, check_here
     from allranks.cli.planning import make_plan
+    from allranks.observe.check.signal_check import MODULE, check_here
 
     size = parameters["nprocs"] or "2"
     words = ["--nprocs", str(size)]
@@ -119,7 +119,7 @@ class _Line:
 
 
 def _show(found: Any, as_json: bool) -> None:
-    from allranks.checks.report import advice, table
+    from allranks.observe.check.check_report import advice, table
 
     if as_json:
         import json

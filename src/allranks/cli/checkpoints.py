@@ -10,8 +10,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from allranks.checkpoint.listing import Row
-    from allranks.checkpoint.store import Store
+    from allranks.train.checkpoint.listing import Row
+    from allranks.train.checkpoint.store import Store
 
 _TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt")
 _COLOURS = {"broken": "red", "unreadable": "red", "set aside": "yellow", "newer": "yellow"}
@@ -48,7 +48,7 @@ def checkpoints(
     as_json: bool,
 ) -> None:
     """List the checkpoints of RUN (a name, a folder, a job id or `last`), the newest first."""
-    from allranks.checkpoint.listing import stores
+    from allranks.train.checkpoint.listing import stores
 
     found = stores(run)
     if out is not None:
@@ -67,7 +67,7 @@ def _refuse_alone(step: int | None, best: bool, *options: object) -> None:
 
 
 def _list(found: Sequence[Store], run: str, verify: bool, as_json: bool) -> None:
-    from allranks.checkpoint.listing import rows
+    from allranks.train.checkpoint.listing import rows
 
     listed = {store.folder: rows(store, verify=verify) for store in found}
     everything = [row for each in listed.values() for row in each]
@@ -96,9 +96,9 @@ def _export(
     average: bool,
     dtype: str | None,
 ) -> Path:
-    from allranks.checkpoint.listing import choose
-    from allranks.checkpoint.verify import problems
     from allranks.errors import AllranksError, UsageError
+    from allranks.train.checkpoint.listing import choose
+    from allranks.train.checkpoint.verify import problems
 
     if step is not None and best:
         raise click.UsageError("--step and --best name two checkpoints: give one.")
@@ -115,7 +115,7 @@ def _export(
         raise AllranksError(f"{path} is broken: {' '.join(wrong)}\nChoose another: --step N")
     import torch
 
-    from allranks.checkpoint.export import export
+    from allranks.train.checkpoint.export import export
 
     kind = kind or ("torch" if out.suffix in _TORCH_FILES else "safetensors")
     export(path, out, kind, average=average, dtype=getattr(torch, dtype) if dtype else None)
@@ -139,7 +139,7 @@ def _table(rows: Sequence[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from allranks.wording import size
+    from allranks.core.formatting import size
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("STEP", "EPOCH", "SAVED", "SIZE", "RANKS"):
@@ -164,7 +164,7 @@ def _plain(number: int | None) -> str:
 
 def _when(stamp: str) -> str:
     """In local time, to the minute."""
-    from allranks.runs.files import parse_stamp
+    from allranks.runs.atomic_files import parse_stamp
 
     moment = parse_stamp(stamp)
     return moment.astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""

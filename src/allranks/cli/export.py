@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from allranks.runs.folder import Run
+    from allranks.runs.run import Run
 
 
 @click.group()
@@ -41,8 +41,8 @@ def prometheus(
             --output /var/lib/node_exporter/textfile/train.prom
     """
     from allranks.errors import UsageError
-    from allranks.export.textfile import looks, text_of, write_textfile
-    from allranks.runs.index import find_run
+    from allranks.observe.export.textfile import looks, text_of, write_textfile
+    from allranks.runs.run_lookup import find_run
 
     if every is not None and output is None:
         raise UsageError("--every writes a file again and again: name it with --output FILE.prom.")
@@ -60,7 +60,7 @@ def grafana() -> None:
     """A dashboard over the names of `export prometheus`, as JSON for Grafana's import."""
     import json
 
-    from allranks.export.grafana import dashboard
+    from allranks.observe.export.grafana import dashboard
 
     click.echo(json.dumps(dashboard(), indent=2))
 
@@ -78,8 +78,8 @@ def tensorboard(run: str, output: Path | None) -> None:
     """Event files of RUN: metrics by step, nodes and GPUs by time. Again: written anew."""
     from shlex import quote
 
-    from allranks.export.events import export_events
-    from allranks.runs.index import find_run
+    from allranks.observe.export.tensorboard_events import export_events
+    from allranks.runs.run_lookup import find_run
 
     found = find_run(run)
     written = export_events(found, output)
@@ -99,7 +99,7 @@ def csv(run: str, table: str | None) -> None:
     """Print a table of RUN as CSV: train, epoch, val, test, nodes, gpus or ranks."""
     import sys
 
-    from allranks.export.tables import write_csv
+    from allranks.observe.export.csv_tables import write_csv
 
     found, wanted = _run_and_table(run, table)
     if not write_csv(found, wanted, sys.stdout):
@@ -109,8 +109,8 @@ def csv(run: str, table: str | None) -> None:
 def _run_and_table(run: str, table: str | None) -> tuple[Run, str]:
     """One word that no run is called by may be a table of the last one."""
     from allranks.errors import RunNotFoundError
-    from allranks.runs.index import find_run
-    from allranks.runs.metrics import TABLES
+    from allranks.runs.metrics_tables import TABLES
+    from allranks.runs.run_lookup import find_run
 
     try:
         return find_run(run), table or "train"
@@ -122,8 +122,8 @@ def _run_and_table(run: str, table: str | None) -> tuple[Run, str]:
 
 def _seconds(text: str) -> float:
     """``15s``, ``1m``; a bare number is seconds here."""
+    from allranks.core.units import parse_time
     from allranks.errors import UsageError
-    from allranks.units import parse_time
 
     try:
         seconds = float(text)

@@ -10,12 +10,12 @@ from datetime import datetime, timezone
 import click
 
 from allranks.cli.attempts import Between
-from allranks.runs.attempts import Attempt
-from allranks.runs.folder import Run
-from allranks.runs.follow import follow
-from allranks.runs.lines import LogLine
-from allranks.schedulers.status import RunStatus, run_statuses
-from allranks.slurm.states import State
+from allranks.cluster.slurm.job_states import State
+from allranks.runs.attempt import Attempt
+from allranks.runs.log_follower import follow
+from allranks.runs.log_lines import LogLine
+from allranks.runs.run import Run
+from allranks.schedulers.run_state import RunStatus, run_statuses
 
 PATIENCE = 5
 """How often Slurm is asked for a job that it does not know."""
@@ -147,7 +147,7 @@ def show_line(line: LogLine, *, task: str = "", as_json: bool = False) -> None:
 
 def show_first_error(run: Run) -> None:
     """The error that explains the end, after all other lines."""
-    from allranks.agent.summary import summary
+    from allranks.runtime.agent.first_error import summary
 
     last = run.last_attempt
     if last is not None and (text := summary(last.path)):

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from allranks.frameworks.inventory import Framework, Inventory
+    from allranks.integrations.frameworks.inventory import Framework, Inventory
 
 WORDS = {"gloo": "gloo", "mpi": "MPI", "nccl": "NCCL", "cuda": "CUDA", "rocm": "ROCm"}
 
@@ -38,7 +38,7 @@ def frameworks(context: click.Context, python: str | None, venv: str | None, as_
     context.obj = (python, venv)
     if context.invoked_subcommand is not None:
         return
-    from allranks.frameworks.inventory import take
+    from allranks.integrations.frameworks.inventory import take
 
     found = take(_target(python, venv))
     if as_json:
@@ -51,7 +51,7 @@ def frameworks(context: click.Context, python: str | None, venv: str | None, as_
 
 def _target(python: str | None, venv: str | None) -> Any:
     from allranks.cli.planning import job_python
-    from allranks.frameworks.target import choose_python, look_into
+    from allranks.integrations.frameworks.target import choose_python, look_into
 
     return look_into(choose_python(python, venv, job_python()))
 
@@ -70,7 +70,7 @@ def _print(found: Inventory) -> None:
     if found.tools.mpirun:
         console.print(f"mpirun is {found.tools.mpirun.path}", soft_wrap=True)
     if found.target.managed:
-        from allranks.frameworks.missing import pip_forbidden
+        from allranks.integrations.frameworks.missing import pip_forbidden
 
         console.print(f"\n{pip_forbidden(found.target)}", style="yellow", soft_wrap=True)
     for title in ("Missing", "Not there"):
@@ -165,8 +165,8 @@ def horovod(
         allranks frameworks install horovod --with torch --no-mpi
     """
     from allranks.cli.install_progress import progress, show_plan
-    from allranks.frameworks.horovod_install import already_there, install
-    from allranks.frameworks.horovod_plan import VERSION, plan_horovod
+    from allranks.integrations.frameworks.horovod_install import already_there, install
+    from allranks.integrations.frameworks.horovod_plan import VERSION, plan_horovod
 
     target = _target(*((python, venv) if python or venv else context.obj))
     plan = plan_horovod(target, parts, mpi)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from allranks.frameworks.horovod_build import Tell
-    from allranks.frameworks.horovod_plan import HorovodPlan
+    from allranks.integrations.frameworks.horovod_build import Tell
+    from allranks.integrations.frameworks.horovod_plan import HorovodPlan
 
 STEP = 10
 """Percent between two plain lines of the same stage."""
@@ -57,8 +57,8 @@ class PlainLines:
 
 def show_plan(plan: HorovodPlan, force: bool) -> None:
     """What an installation would do."""
-    from allranks.frameworks.horovod_plan import SDIST
-    from allranks.frameworks.wheel_cache import find_wheel, wheels_folder
+    from allranks.integrations.frameworks.horovod_plan import SDIST
+    from allranks.integrations.frameworks.wheel_cache import find_wheel, wheels_folder
 
     wheel = None if force else find_wheel(plan.key)
     rows = [

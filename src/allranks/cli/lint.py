@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from allranks.cluster.sites.model import Site
     from allranks.lint.engine import Report, Settings
-    from allranks.site.model import Site
 
 
 @click.command()
@@ -99,8 +99,8 @@ def _lint(files: tuple[Path, ...], settings: Settings) -> Report:
 
 def find_site_for(name: str | None) -> Site | None:
     """The named site, or the cluster we are on: never a guess about another one."""
+    from allranks.cluster.sites import find_site, load_site
     from allranks.errors import AllranksError
-    from allranks.site import find_site, load_site
 
     if name is not None:
         return load_site(name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from allranks.runs.folder import Run
+    from allranks.runs.run import Run
 
 
 @click.command()
@@ -36,8 +36,8 @@ def logs(
 
     from allranks.cli.attempts import Between
     from allranks.cli.following import ArrayTasks, follow_run, say_between, show_line
-    from allranks.runs.index import find_run
-    from allranks.runs.logs import read_logs
+    from allranks.runs.merged_logs import read_logs
+    from allranks.runs.run_lookup import find_run
 
     found = find_run(run)
     chosen = read_ranks(ranks) if ranks else None

@@ -15,7 +15,7 @@ def submit_script(
     script: Path, args: list[str], values: dict[str, Any], how: dict[str, Any]
 ) -> None:
     """Lint, tell, and submit unless the script is sure to fail."""
-    from allranks.schedulers.own_script import sbatch_words, submit_own
+    from allranks.schedulers.user_script import sbatch_words, submit_own
 
     sbatch_words(values)  # what cannot be passed on is told before anything else
     report = _linted(script, values.get("site"))

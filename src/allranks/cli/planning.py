@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from allranks.cli.job_options import given_values
-from allranks.job.explain import explain
+from allranks.core.redaction import redact_words
+from allranks.core.shell import join
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
+from allranks.job.plan_explanation import explain
 from allranks.job.resolve import resolve
-from allranks.redact import redact_words
-from allranks.shell import join
 
 
 def make_plan(

@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from allranks.schedulers.status import RunStatus
+    from allranks.schedulers.run_state import RunStatus
 
 
 @click.command()
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def ps(runs: tuple[str, ...], everything: bool, attempts: bool, as_json: bool) -> None:
     """List runs, the newest first, or show the runs named. Works without accounting."""
-    from allranks.runs.index import find_run, list_runs
-    from allranks.schedulers.status import run_statuses
+    from allranks.runs.run_lookup import find_run, list_runs
+    from allranks.schedulers.run_state import run_statuses
 
     if attempts:
         runs = runs or ("last",)
@@ -31,7 +31,7 @@ def ps(runs: tuple[str, ...], everything: bool, attempts: bool, as_json: bool) -
     elif as_json:
         import json
 
-        from allranks.monitor.plain import status_record
+        from allranks.observe.view.view_json import status_record
 
         click.echo(json.dumps([status_record(status) for status in statuses], indent=2))
     elif not statuses:
@@ -99,14 +99,14 @@ def _state(status: RunStatus) -> str:
 
 
 def _interrupted(status: RunStatus) -> bool:
-    from allranks.slurm.states import State
+    from allranks.cluster.slurm.job_states import State
 
     return status.state is State.INTERRUPTED
 
 
 def _elapsed(status: RunStatus) -> str:
-    from allranks.schedulers.status import elapsed
-    from allranks.wording import clock
+    from allranks.core.formatting import clock
+    from allranks.schedulers.run_state import elapsed
 
     seconds = elapsed(status)
     return "" if seconds is None else clock(seconds)

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from allranks.report.make import Report
+    from allranks.observe.report.report_files import Report
 
 
 @click.command()
@@ -45,7 +45,7 @@ def report(
     did not start is told from Slurm's accounting: --job 12345. Of a job array one task is told: JOB_3,
     or --task 3.
     """
-    from allranks.report.make import save
+    from allranks.observe.report.report_files import save
 
     form = _form(form, as_json, output)
     with _patience():
@@ -64,7 +64,7 @@ def report(
 def _form(form: str | None, as_json: bool, output: str | None) -> str:
     """What was asked for; else what the file's name ends in says."""
     from allranks.errors import UsageError
-    from allranks.report.make import FORMATS
+    from allranks.observe.report.report_files import FORMATS
 
     if as_json:
         if form not in (None, "json"):
@@ -77,8 +77,8 @@ def _form(form: str | None, as_json: bool, output: str | None) -> str:
 
 def _made(run: str | None, task: str | None, job: str | None) -> Report:
     from allranks.errors import UsageError
-    from allranks.report.make import report_job, report_run
-    from allranks.runs.index import find_task
+    from allranks.observe.report.report_files import report_job, report_run
+    from allranks.runs.run_lookup import find_task
 
     if run and job:
         raise UsageError(f"'{run}' and --job {job} are two things: name one.")
@@ -105,8 +105,8 @@ def _patience(seconds: float = 2.0) -> Iterator[None]:
 
 def _say(made: Report, most: int = 3) -> None:
     """The most important of it."""
-    from allranks.report.summary import array
-    from allranks.wording import one_line
+    from allranks.core.formatting import one_line
+    from allranks.observe.report.verdict import array
 
     colours = {"error": "red", "warning": "yellow", "note": "cyan"}
     if made.facts.tasks:
@@ -127,7 +127,7 @@ def _wrapped(text: str) -> str:
     import shutil
     import textwrap
 
-    from allranks.wording import one_line
+    from allranks.core.formatting import one_line
 
     width = min(max(shutil.get_terminal_size().columns, 40), 100)
     return "\n    ".join(textwrap.wrap(one_line(text), width - 4))

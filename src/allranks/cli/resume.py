@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from allranks.runs.folder import Run
+    from allranks.runs.run import Run
 
 
 @click.command()
@@ -25,9 +25,9 @@ def resume(run: str, force: bool, follow: bool, as_json: bool, **limits: Any) ->
 
     On Slurm its job script is submitted again; a run of this machine is started again here.
     """
-    from allranks.runs.index import find_run
-    from allranks.schedulers.resuming import check_resumable
-    from allranks.units import parse_time
+    from allranks.core.units import parse_time
+    from allranks.runs.run_lookup import find_run
+    from allranks.schedulers.resume_run import check_resumable
 
     found = find_run(run)
     check_resumable(found, force)
@@ -42,7 +42,7 @@ def resume(run: str, force: bool, follow: bool, as_json: bool, **limits: Any) ->
 
 
 def _to_slurm(run: Run, limits: dict[str, Any], as_json: bool) -> None:
-    from allranks.schedulers.resuming import last_attempt_note, submit_again
+    from allranks.schedulers.resume_run import last_attempt_note, submit_again
 
     number = len(run.attempts) + 1
     job_id = submit_again(run, limits)
@@ -74,7 +74,7 @@ def _here(run: Run, limits: dict[str, Any]) -> int:
 
     from allranks.cli.planning import job_python
     from allranks.schedulers.local import start_here
-    from allranks.schedulers.resuming import local_plan
+    from allranks.schedulers.resume_run import local_plan
 
     plan = local_plan(run)
     given = {name: value for name, value in limits.items() if value is not None}

@@ -89,7 +89,8 @@ def up(
     **config: Any,
 ) -> None:
     """Start a cluster and wait until its nodes are idle."""
-    from allranks.sandbox import Sandbox, SandboxConfig, describe
+    from allranks.cluster.sandbox import Sandbox, SandboxConfig
+    from allranks.cluster.sandbox import sandbox_summary as describe
 
     began = time.monotonic()
     pairs = dict(_setting(text) for text in settings)
@@ -107,7 +108,7 @@ def up(
 @click.option("--all", "everything", is_flag=True, help="Stop all of your sandboxes.")
 def down(name: str, everything: bool) -> None:
     """Stop a cluster and remove all of it. Does nothing when there is none."""
-    from allranks.sandbox import list_sandboxes
+    from allranks.cluster.sandbox import list_sandboxes
 
     found = [cluster for cluster in list_sandboxes() if everything or cluster.name == name]
     for cluster in found:
@@ -122,7 +123,8 @@ def down(name: str, everything: bool) -> None:
 @_json
 def status(name: str, as_json: bool) -> None:
     """Show nodes, jobs and daemons."""
-    from allranks.sandbox import Sandbox, describe
+    from allranks.cluster.sandbox import Sandbox
+    from allranks.cluster.sandbox import sandbox_summary as describe
 
     state = Sandbox.open(name).status()
     click.echo(json.dumps(state.as_dict(), indent=2) if as_json else describe.status(state))
@@ -132,7 +134,8 @@ def status(name: str, as_json: bool) -> None:
 @_json
 def list_(as_json: bool) -> None:
     """Show all of your sandboxes."""
-    from allranks.sandbox import describe, list_sandboxes
+    from allranks.cluster.sandbox import list_sandboxes
+    from allranks.cluster.sandbox import sandbox_summary as describe
 
     states = [cluster.status() for cluster in list_sandboxes()]
     if as_json:
@@ -146,7 +149,7 @@ def list_(as_json: bool) -> None:
 @_name
 def kill_node(node: str, name: str) -> None:
     """Power NODE off: all its processes die at once."""
-    from allranks.sandbox import Sandbox
+    from allranks.cluster.sandbox import Sandbox
 
     if Sandbox.open(name).kill_node(node):
         click.echo(f"{node} is off. Slurm notices within about 20 s; then its jobs are requeued.")
@@ -159,7 +162,7 @@ def kill_node(node: str, name: str) -> None:
 @_name
 def start_node(node: str, name: str) -> None:
     """Switch NODE on again."""
-    from allranks.sandbox import Sandbox
+    from allranks.cluster.sandbox import Sandbox
 
     started = Sandbox.open(name).start_node(node)
     click.echo(f"{node} is on and takes jobs." if started else f"{node} was on already.")
@@ -175,8 +178,8 @@ def shell(name: str, command: tuple[str, ...]) -> None:
     allranks sandbox shell
     allranks sandbox shell -- srun -N2 hostname
     """
+    from allranks.cluster.sandbox import Sandbox
     from allranks.errors import SandboxError
-    from allranks.sandbox import Sandbox
 
     cluster = Sandbox.open(name)
     argv = cluster.shell(command)

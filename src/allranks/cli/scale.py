@@ -12,8 +12,8 @@ import click
 from allranks.cli.study_options import ScaleCommand, study_options
 
 if TYPE_CHECKING:
-    from allranks.scaling.analysis import Analysis
-    from allranks.scaling.study import Study
+    from allranks.observe.scaling.analysis import Analysis
+    from allranks.observe.scaling.study import Study
 
 
 @click.command(cls=ScaleCommand)
@@ -30,15 +30,15 @@ def scale(**parameters: Any) -> None:
         allranks scale --procs 1,2 --metric 'samples/s: ([\\d.]+)' train.py --batch {share:256}
         allranks scale --show last
     """
-    from allranks.scaling.holding import held
-    from allranks.scaling.study import find_study
+    from allranks.observe.scaling.holding import held
+    from allranks.observe.scaling.study import find_study
 
     if parameters["command"] and (parameters["show"] or parameters["resume"]):
         raise click.UsageError("A study knows its script: --show and --resume take no other words.")
     usual = _usual()  # now: a study that goes on does so where it was started
     root = Path(parameters["runs"]) if parameters["runs"] else None
     if parameters["show"]:
-        from allranks.scaling.running import look
+        from allranks.observe.scaling.running import look
 
         study = find_study(parameters["show"], root, parameters["config"])
         code = _show(study, look(study), usual, parameters["as_json"])
@@ -54,7 +54,7 @@ def scale(**parameters: Any) -> None:
 def _usual() -> Path | None:
     """Where a study is found by its name; None where a fault in the job file hides that."""
     from allranks.errors import AllranksError
-    from allranks.scaling.study import usual_root
+    from allranks.observe.scaling.study import usual_root
 
     try:
         return usual_root()
@@ -68,8 +68,8 @@ _ASKED = ("kind", "steps", "repeat", "metric", "samples", "place", "one_by_one",
 def _new(parameters: dict[str, Any]) -> Study:
     from allranks.cli.job_options import given_values
     from allranks.cli.planning import made_by, show_explanation
-    from allranks.scaling.asking import make_study
-    from allranks.scaling.points import prepare_point
+    from allranks.observe.scaling.asking import make_study
+    from allranks.observe.scaling.points import prepare_point
 
     study = make_study(
         given_values(parameters),
@@ -85,8 +85,8 @@ def _new(parameters: dict[str, Any]) -> Study:
 
 def _picked_up(study: Study, parameters: dict[str, Any]) -> Study:
     """Read again, now that nobody else can change it."""
-    from allranks.scaling.asking import check_patience
-    from allranks.scaling.running import pick_up
+    from allranks.observe.scaling.asking import check_patience
+    from allranks.observe.scaling.running import pick_up
 
     study = type(study).open(study.path)
     pick_up(study)
@@ -97,7 +97,7 @@ def _picked_up(study: Study, parameters: dict[str, Any]) -> Study:
 def _show(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> int:
     """The files are written too, where they can be: the study may be somebody else's."""
     from allranks.errors import AllranksError
-    from allranks.scaling.results import write_results
+    from allranks.observe.scaling.results import write_results
 
     try:
         write_results(study, found)
@@ -108,9 +108,9 @@ def _show(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> i
 
 def _run(study: Study, usual: Path | None, parameters: dict[str, Any]) -> int:
     from allranks.cli.planning import job_python
-    from allranks.scaling.doubts import warnings
-    from allranks.scaling.running import go_on
-    from allranks.scaling.views import TextView
+    from allranks.observe.scaling.doubts import warnings
+    from allranks.observe.scaling.running import go_on
+    from allranks.observe.scaling.views import TextView
 
     wait = not parameters["no_wait"]
     click.echo(f"Study {study.id}: {_plan_text(study)}", err=True)
@@ -133,8 +133,8 @@ def _tell(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> i
     """The table, or JSON; the exit code is 1 when a point failed or nothing can be compared."""
     import json
 
-    from allranks.scaling.results import PAGE, result
-    from allranks.scaling.table import terminal_table
+    from allranks.observe.scaling.results import PAGE, result
+    from allranks.observe.scaling.table import terminal_table
 
     failed = any(row.problems for row in found.rows)
     if as_json:
@@ -160,14 +160,14 @@ def _plan_text(study: Study) -> str:
 
 def _width() -> int:
     """Of the table: as a file it has 80 columns."""
-    from allranks.scaling.table import WIDEST, WIDTH
+    from allranks.observe.scaling.table import WIDEST, WIDTH
 
     return min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else WIDTH
 
 
 def _say_next(study: Study, usual: Path | None, unfinished: bool = True) -> None:
     """A study elsewhere than where one looks without --runs is named by its folder."""
-    from allranks.shell import quote
+    from allranks.core.shell import quote
 
     name = study.id if study.path.parent.parent == usual else quote(str(study.path))
     click.echo(f"again  allranks scale --show {name}", err=True)

@@ -23,7 +23,7 @@ def script(**parameters: Any) -> None:
         allranks script --nodes 2 --gpus-per-node 4 --time 2h train.py --lr 0.1 > job.sh
     """
     from allranks.cli.planning import made_by, make_plan
-    from allranks.script import render
+    from allranks.job.sbatch import render
 
     plan = make_plan(parameters, "slurm")
     run_dir = parameters["run_dir"]
@@ -31,7 +31,7 @@ def script(**parameters: Any) -> None:
     if parameters["as_json"]:
         import json
 
-        from allranks.job.record import plan_record
+        from allranks.job.plan_record import plan_record
 
         click.echo(json.dumps({"script": text, **plan_record(plan)}, indent=2))
     else:

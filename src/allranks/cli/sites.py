@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from allranks.site import Partition, Site
+    from allranks.cluster.sites import Partition, Site
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -35,8 +35,8 @@ def list_(as_json: bool) -> None:
 @_json
 def show(name: str | None, as_json: bool) -> None:
     """One site: its partitions, nodes, defaults. NAME may be a file [default: where we are]."""
+    from allranks.cluster.sites import find_site, load_site
     from allranks.errors import SiteError
-    from allranks.site import find_site, load_site
 
     site = load_site(name) if name else find_site()
     if site is None:
@@ -57,8 +57,8 @@ def show(name: str | None, as_json: bool) -> None:
 @_json
 def detect(name: str | None, output: Path | None, write: bool, as_json: bool) -> None:
     """Describe the Slurm cluster that we are on, as a site file."""
+    from allranks.cluster.sites import detect_site, dump_site
     from allranks.errors import UsageError
-    from allranks.site import detect_site, dump_site
 
     if output is not None and write:
         raise UsageError("Give --output or --write, not both.")
@@ -80,7 +80,7 @@ def _plain(name: str) -> bool:
 
 
 def _user_file(name: str) -> Path:
-    from allranks.site.load import user_folder
+    from allranks.cluster.sites.site_lookup import user_folder
 
     return user_folder() / f"{name}.toml"
 
@@ -96,7 +96,7 @@ def _save(path: Path, text: str) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from allranks.site import find_site, list_sites, load_site
+    from allranks.cluster.sites import find_site, list_sites, load_site
 
     here = find_site()
     rows = []
@@ -113,7 +113,7 @@ def _list(as_json: bool) -> None:
 
 
 def _print_site(site: Site) -> None:
-    from allranks.site import dump_site
+    from allranks.cluster.sites import dump_site
 
     click.echo(f"{site.name}: {site.description}\nfrom {site.source}")
     if site.found:
@@ -125,7 +125,7 @@ def _print_site(site: Site) -> None:
 
 
 def _rows(partition: Partition) -> Iterable[Sequence[str]]:
-    from allranks.units import Gpus, format_memory, format_time
+    from allranks.core.units import Gpus, format_memory, format_time
 
     time = format_time(partition.max_time) if partition.max_time is not None else ""
     first = (partition.name, _word(partition.nodes))

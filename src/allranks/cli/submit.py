@@ -52,7 +52,7 @@ def submit(**parameters: Any) -> None:
 
 
 def _is_own(command: tuple[str, ...]) -> bool:
-    from allranks.schedulers.own_script import is_own_script
+    from allranks.schedulers.user_script import is_own_script
 
     return bool(command) and is_own_script(command[0])
 
@@ -72,8 +72,8 @@ def _dry_run(plan: Any, as_json: bool) -> None:
     import shutil
 
     from allranks.cli.planning import made_by
+    from allranks.job.sbatch import render
     from allranks.schedulers.slurm import check_syntax, expected_start
-    from allranks.script import render
 
     text = render(plan, made_by=made_by())
     check_syntax(text)

@@ -33,19 +33,19 @@ def top(run: str, task: str | None, every: float, once: bool, as_json: bool) -> 
 
     Keys: q quit, r ranks, n nodes, s slowest first, arrows scroll, p pause, ? help.
     """
-    from allranks.runs.index import find_task
+    from allranks.runs.run_lookup import find_task
 
     found, chosen = find_task(run, task)
     if as_json:
         import json
 
-        from allranks.monitor.plain import plain
-        from allranks.top.watcher import look
+        from allranks.observe.top.watcher import look
+        from allranks.observe.view.view_json import plain
 
         click.echo(json.dumps(plain(look(found, chosen)), indent=2))
         return
-    from allranks.top.app import live, page, watch
-    from allranks.top.watcher import look
+    from allranks.observe.top.app import live, page, watch
+    from allranks.observe.top.watcher import look
 
     if once or not live():
         page(look(found, chosen))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from allranks.web.serve import Address
+    from allranks.observe.web.serve import Address
 
 
 @click.command()
@@ -48,7 +48,7 @@ def web(
     """
     from pathlib import Path
 
-    from allranks.web.serve import open_browser, runs_at, serve
+    from allranks.observe.web.serve import open_browser, runs_at, serve
 
     def started(address: Address) -> None:
         _say(address, as_json)
@@ -60,7 +60,7 @@ def web(
 
 
 def _say(address: Address, as_json: bool) -> None:
-    from allranks.web.serve import at_a_distance
+    from allranks.observe.web.serve import at_a_distance
 
     if as_json:
         import json

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from allranks.core.lenient_json import Correction, LenientJSONError, read_lenient, strict_text
 from allranks.errors import JobError, UsageError
 from allranks.job.plan import Plan
-from allranks.lenient_json import Correction, LenientJSONError, read_lenient, strict_text
 
 CONFIG = ("--deepspeed_config", "--deepspeed-config")
 """DeepSpeed's own option. Transformers names the file by ``--deepspeed``, which is a flag elsewhere."""

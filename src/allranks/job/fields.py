@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from allranks.job import parse
-from allranks.units import Gpus, parse_memory, parse_time
+from allranks.core.units import Gpus, parse_memory, parse_time
+from allranks.job import field_parsing as parse
 
 LAUNCHERS = (
     "auto", "fork", "torchrun", "srun", "launch", "accelerate", "deepspeed", "horovod", "mpirun", "python",

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from allranks.cluster.sites.model import Site
 from allranks.errors import UsageError, did_you_mean
 from allranks.job.fields import Job, empty, options, read
-from allranks.site.model import Site
 
 if sys.version_info >= (3, 11):
     import tomllib

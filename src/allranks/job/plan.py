@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allranks.imports import ImportScan
+from allranks.cluster.sites.model import Site
+from allranks.core.python_imports import ImportScan
+from allranks.core.redaction import holds_secret
+from allranks.core.shell import Word
+from allranks.core.units import Gpus
 from allranks.job.fields import Job
 from allranks.job.layers import Origin
-from allranks.redact import holds_secret
-from allranks.shell import Word
-from allranks.site.model import Site
-from allranks.units import Gpus
 
 if TYPE_CHECKING:
     from allranks.job.accelerate_config import AccelerateFile

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from allranks.cluster.sites.model import Site
+from allranks.cluster.sites.site_lookup import find_site, load_site
 from allranks.errors import JobError, UsageError
-from allranks.job.derive import derive
+from allranks.job.derivation import derive
 from allranks.job.fields import Job
 from allranks.job.framework_files import check_files
 from allranks.job.layers import Layer, file_layer, find_file, given, merge, site_layer
 from allranks.job.plan import Plan
-from allranks.site.load import find_site, load_site
-from allranks.site.model import Site
 
 
 def resolve(
@@ -50,7 +50,7 @@ def _site(name: str | None, detect: bool) -> Site | None:
         return find_site(runner=lambda _: "")  # works where there is no Slurm, so it asks none
     found = find_site()
     if found is None:
-        from allranks.site.detect import detect_site
+        from allranks.cluster.sites.site_detection import detect_site
 
         return detect_site()
     return found

@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from allranks.core.lenient_json import Correction, LenientJSONError, read_lenient
 from allranks.job.accelerate_config import AccelerateFile, parse_accelerate
-from allranks.lenient_json import Correction, LenientJSONError, read_lenient
 from allranks.lint.source import Source, Span
 
 _DEEPSPEED_KEYS = {

@@ -15,7 +15,7 @@ from allranks.lint.registry import Registered, all_rules, rule_of
 from allranks.lint.source import Source
 
 if TYPE_CHECKING:
-    from allranks.site.model import Site
+    from allranks.cluster.sites.model import Site
 
 SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job", ".sub", ".cmd", ".batch")
 _IGNORE = re.compile(r"#\s*allranks:\s*ignore(?P<file>-file)?(?:\s*=\s*(?P<rules>[\w,\- ]+))?")

@@ -22,7 +22,7 @@ from allranks.lint.source import Source
 from allranks.lint.values import Values
 
 if TYPE_CHECKING:
-    from allranks.site.model import Site
+    from allranks.cluster.sites.model import Site
 
 
 class JobScript:

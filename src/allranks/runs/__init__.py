@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allranks._lazy import names_from
+from allranks.core.lazy import names_from
 
 if TYPE_CHECKING:
-    from allranks.runs.attempts import Attempt as Attempt
-    from allranks.runs.attempts import Failure as Failure
-    from allranks.runs.attempts import Rank as Rank
-    from allranks.runs.folder import Run as Run
-    from allranks.runs.index import find_run as find_run
-    from allranks.runs.index import list_runs as list_runs
-    from allranks.runs.index import runs_root as runs_root
+    from allranks.runs.attempt import Attempt as Attempt
+    from allranks.runs.attempt import Failure as Failure
+    from allranks.runs.attempt import Rank as Rank
+    from allranks.runs.run import Run as Run
+    from allranks.runs.run_lookup import find_run as find_run
+    from allranks.runs.run_lookup import list_runs as list_runs
+    from allranks.runs.run_lookup import runs_root as runs_root
 
 _HOMES = {
-    "Attempt": "attempts",
-    "Failure": "attempts",
-    "Rank": "attempts",
-    "Run": "folder",
-    "find_run": "index",
-    "list_runs": "index",
-    "runs_root": "index",
+    "Attempt": "attempt",
+    "Failure": "attempt",
+    "Rank": "attempt",
+    "Run": "run",
+    "find_run": "run_lookup",
+    "list_runs": "run_lookup",
+    "runs_root": "run_lookup",
 }
 
 __all__ = [*_HOMES]

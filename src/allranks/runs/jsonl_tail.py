@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from allranks.runs.files import open_file
+from allranks.runs.atomic_files import open_file
 
 _CHUNK = 4 << 20
 _LONGEST = 64 << 20

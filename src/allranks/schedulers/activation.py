@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from allranks.environment import setup_lines, variable_lines
+from allranks.core.shell import quote
+from allranks.job.environments import setup_lines, variable_lines
 from allranks.job.fields import Job
 from allranks.job.plan import Plan
-from allranks.shell import quote
 
 STRICT = "set -eo pipefail"
 """What the set-up runs under, as in a job script: the first failure ends it."""

@@ -12,23 +12,27 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from allranks.agent.after import End, after
-from allranks.agent.before import record_kill
-from allranks.agent.policy import Policy
-from allranks.agent.processes import die_with
-from allranks.agent.summary import summary
-from allranks.agent.sweep import sweep
-from allranks.distributed.rendezvous import derived_port, free_port
+from allranks.cluster.slurm.submit_environment import RANK_VARIABLES
+from allranks.core.shell import quote
 from allranks.errors import JobError, MissingDependencyError
+from allranks.job.launchers import LAUNCHERS, Launcher, Place
+from allranks.job.launchers.horovodrun import needs_table
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
-from allranks.launchers import LAUNCHERS, Launcher, Place
-from allranks.launchers.horovod import needs_table
-from allranks.runs.attempts import Attempt
-from allranks.runs.folder import Run
-from allranks.runs.process import note_process
+from allranks.job.sbatch.attempt_lines import limits
+from allranks.runs.attempt import Attempt
+from allranks.runs.run import Run
+from allranks.runs.run_process import note_process
+from allranks.runtime.agent.attempt_end import End, after
+from allranks.runtime.agent.attempt_start import record_kill
+from allranks.runtime.agent.first_error import summary
+from allranks.runtime.agent.linux_processes import die_with
+from allranks.runtime.agent.requeue_policy import Policy
+from allranks.runtime.agent.sweep import sweep
+from allranks.runtime.world.rendezvous import derived_port, free_port
 from allranks.schedulers.activation import STRICT, inside, local_setup
-from allranks.schedulers.folder import (
+from allranks.schedulers.launcher_watch import Watch
+from allranks.schedulers.run_setup import (
     keep_allranks,
     keep_code,
     keep_strict_files,
@@ -36,10 +40,6 @@ from allranks.schedulers.folder import (
     make_run,
     with_kept_code,
 )
-from allranks.schedulers.watch import Watch
-from allranks.script.attempts import limits
-from allranks.shell import quote
-from allranks.slurm.environment import RANK_VARIABLES
 
 
 def machine_layer(gpus: int) -> Layer:
@@ -165,7 +165,7 @@ def _horovod_table(plan: Plan, env: dict[str, str]) -> Iterator[Callable[[], obj
     if plan.launcher == "horovod" or not needs_table(plan):
         yield lambda: None
         return
-    from allranks.distributed.horovod_table import open_table
+    from allranks.runtime.world.horovod_rendezvous import open_table
 
     with open_table("127.0.0.1", derived_port(uuid.uuid4().hex)) as table:
         env["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = table.server_name
@@ -183,7 +183,7 @@ def _place(plan: Plan) -> Place:
         endpoint=f"127.0.0.1:{port}",
         is_host="1",
         id=uuid.uuid4().hex[:8],
-        agent=(plan.python, "-m", "allranks.agent"),
+        agent=(plan.python, "-m", "allranks.runtime.agent"),
     )
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
+from allranks.cluster.slurm.commands import query
 from allranks.errors import AllranksError
 from allranks.job.plan import Plan
-from allranks.slurm.commands import query
 
 SHORT_KILL_WAIT = 10
 """Seconds between TERM and KILL below which a batch script may not get its last word."""

@@ -7,27 +7,27 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from allranks.agent.processes import die_with
-from allranks.distributed.nodelist import expand_counts
+from allranks.cluster.slurm.commands import run_slurm
+from allranks.cluster.slurm.submission import submit
+from allranks.cluster.slurm.submit_environment import clean_environment
 from allranks.errors import JobError
 from allranks.job.layers import Layer
 from allranks.job.plan import Plan
-from allranks.runs.files import read_json, write_json, write_text
-from allranks.runs.folder import Run
-from allranks.runs.process import note_process
-from allranks.runs.snapshot import Snapshot
-from allranks.schedulers.folder import (
+from allranks.job.sbatch import body_lines, render
+from allranks.runs.atomic_files import read_json, write_json, write_text
+from allranks.runs.code_snapshot import Snapshot
+from allranks.runs.run import Run
+from allranks.runs.run_process import note_process
+from allranks.runtime.agent.linux_processes import die_with
+from allranks.runtime.world.hostlist import expand_counts
+from allranks.schedulers.launcher_watch import Watch
+from allranks.schedulers.run_setup import (
     keep_allranks,
     keep_code,
     keep_strict_files,
     keep_versions,
     make_run,
 )
-from allranks.schedulers.watch import Watch
-from allranks.script import body_lines, render
-from allranks.slurm.commands import run_slurm
-from allranks.slurm.environment import clean_environment
-from allranks.slurm.submit import submit
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from allranks.data import Feed
-from allranks.leaving.deadline import Deadline
-from allranks.leaving.looks import Looks
-from allranks.leaving.talk import Alone, find_talk
+from allranks.core.units import parse_time
+from allranks.runtime.preemption.communicator import Alone, find_talk
+from allranks.runtime.preemption.deadline import Deadline
+from allranks.runtime.preemption.sync_points import Looks
 from allranks.train.config import TrainConfig
+from allranks.train.data import Feed
 from allranks.train.session import Session
-from allranks.units import parse_time
 
 
 class Agreed(NamedTuple):

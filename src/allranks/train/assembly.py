@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from allranks.data import Feed
 from allranks.errors import UsageError
-from allranks.optimize_step import optimize_step as default_optimize_step
 from allranks.train import callbacks as kit
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.compilation import Compiler
+from allranks.train.data import Feed
 from allranks.train.ema import Average
 from allranks.train.engine import Engine, make_engine
 from allranks.train.folder import attempt_folder, make_folder
+from allranks.train.gradient_step import optimize_step as default_optimize_step
 from allranks.train.loop import Fit
 from allranks.train.meter import Meter
 from allranks.train.objective import Compute, takes_step

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from allranks.checkpoint.saved import place
-from allranks.checkpoint.store import EARLIER, LATEST, QUARANTINE, Store
 from allranks.errors import UsageError
+from allranks.train.checkpoint.saved import place
+from allranks.train.checkpoint.store import EARLIER, LATEST, QUARANTINE, Store
 from allranks.train.finding import FINISHED
 
 _NAME = re.compile(r"^[A-Za-z0-9_][\w.+=-]*\Z")

@@ -15,7 +15,7 @@ from allranks.train.departure import leave
 from allranks.train.schedule import advance
 
 if TYPE_CHECKING:
-    from allranks.data import Feed
+    from allranks.train.data import Feed
     from allranks.train.loop import Loop
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from allranks.data import Share
+    from allranks.train.data import Share
     from allranks.train.loop import Fit
     from allranks.train.trainer import Trainer
 

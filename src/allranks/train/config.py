@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from allranks.core.units import parse_time
 from allranks.errors import UsageError, did_you_mean
-from allranks.units import parse_time
 
 if TYPE_CHECKING:
     import torch
 
-    from allranks.strategies.base import Strategy
     from allranks.train.callbacks.base import Callback
     from allranks.train.loggers.base import Logger
+    from allranks.train.strategies.base import Strategy
 
 
 @dataclass

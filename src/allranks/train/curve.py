@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from allranks.plots import Line, line_plot
-from allranks.runs.fits import Fits
+from allranks.core.plots import Line, line_plot
+from allranks.runs.fit_boundaries import Fits
 
 Point = tuple[float, float]
 MOST_POINTS = 600

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
+from allranks.core.units import parse_time
 from allranks.errors import AllranksError
-from allranks.leaving.deadline import Deadline, shared
+from allranks.runtime.preemption.deadline import Deadline, shared
 from allranks.train.agreement import Agreement
-from allranks.units import parse_time
 
 if TYPE_CHECKING:
     from allranks.train.loop import Fit

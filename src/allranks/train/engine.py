@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from allranks.data import Feed, FeedOptions, make_feed
 from allranks.errors import UsageError
-from allranks.strategies import Strategy, StrategyOptions, choose
 from allranks.train.config import TrainConfig
+from allranks.train.data import Feed, FeedOptions, make_feed
 from allranks.train.objective import Compute, Objective
 from allranks.train.precision import Precision, fuse, make_precision
 from allranks.train.refusals import check_optimizers, check_wishes
 from allranks.train.session import Session, end_with, start_session
+from allranks.train.strategies import Strategy, StrategyOptions, choose
 
 
 @dataclass

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from allranks.data import Feed
-from allranks.data.move import count_samples
 from allranks.errors import UsageError
+from allranks.train.data import Feed
+from allranks.train.data.move import count_samples
 from allranks.train.engine import Engine
 from allranks.train.meter import Meter
 from allranks.train.objective import Compute, call_model

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allranks.checkpoint.find import newest_valid, resolve
-from allranks.checkpoint.reader import Reader
-from allranks.checkpoint.saved import saved_at
-from allranks.checkpoint.store import Store
-from allranks.checkpoint.verify import problems
-from allranks.data.agree import gathered
 from allranks.errors import AllranksError, UsageError
+from allranks.train.checkpoint.find import newest_valid, resolve
+from allranks.train.checkpoint.reader import Reader
+from allranks.train.checkpoint.saved import saved_at
+from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.verify import problems
 from allranks.train.config import TrainConfig
+from allranks.train.data.agree import gathered
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer

@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from allranks.data.move import count_samples
+from allranks.train.data.move import count_samples
 
 if TYPE_CHECKING:
-    from allranks.data import Share
+    from allranks.train.data import Share
     from allranks.train.loop import Fit
     from allranks.train.marks import Marks
     from allranks.train.stepping import Step

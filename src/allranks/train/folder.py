@@ -11,14 +11,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from allranks.distributed.local_ranks import last_words
 from allranks.errors import Interrupted
-from allranks.measure.threads import background
-from allranks.runs.attempts import attempt_numbers
-from allranks.runs.files import now, write_json
-from allranks.runs.folder import Run
-from allranks.runs.process import note_process
-from allranks.runs.progress import own_attempt
+from allranks.runs.atomic_files import now, write_json
+from allranks.runs.attempt import attempt_numbers
+from allranks.runs.progress_file import own_attempt
+from allranks.runs.run import Run
+from allranks.runs.run_process import note_process
+from allranks.runtime.telemetry.background_threads import background
+from allranks.runtime.world.local_ranks import last_words
 from allranks.train.config import TrainConfig
 
 _own: dict[str, Path] = {}
@@ -102,7 +102,7 @@ def _new_run(root: str, name: str) -> Path:
     owner = os.getpid()
 
     def versions() -> None:
-        from allranks.runs.versions import write_versions
+        from allranks.runs.package_versions import write_versions
 
         with suppress(OSError):  # a disk that is full is told where it bites
             write_versions(run.path)

@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from allranks.data import Feed, Share
 from allranks.errors import UsageError
-from allranks.leaving.deadline import shared
+from allranks.runtime.preemption.deadline import shared
 from allranks.train.agreement import Agreed
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.closing import end_epoch, validate
 from allranks.train.compilation import Compiler, careful_step
+from allranks.train.data import Feed, Share
 from allranks.train.departure import leave, make_agreement, watching
 from allranks.train.engine import Engine
 from allranks.train.limits import Limits

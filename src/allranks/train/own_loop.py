@@ -19,18 +19,18 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from allranks.data import Feed, Share
-from allranks.distributed.model import World
+from allranks.core.units import parse_time
 from allranks.errors import UsageError
-from allranks.leaving.deadline import Deadline, deadline
+from allranks.runtime.preemption.deadline import Deadline, deadline
+from allranks.runtime.world.model import World
 from allranks.train.config import TrainConfig
+from allranks.train.data import Feed, Share
 from allranks.train.engine import Engine, make_engine
 from allranks.train.meter import Meter
 from allranks.train.refusals import refuse_ignored
 from allranks.train.schedule import Warmup
 from allranks.train.session import total_over_ranks
 from allranks.train.stepping import Parts, Window, apply_gradients, close_step
-from allranks.units import parse_time
 
 
 def prepare(*objects: Any, config: TrainConfig | None = None, **fields: Any) -> Prepared:

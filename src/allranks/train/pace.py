@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from allranks.checkpoint.snapshot import Snapshot, bytes_of
-from allranks.runs.progress import Progress
+from allranks.runs.progress_file import Progress
+from allranks.train.checkpoint.snapshot import Snapshot, bytes_of
 from allranks.train.folder import lost_attempt
 
 _SLOW = 100e6

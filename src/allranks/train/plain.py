@@ -38,7 +38,7 @@ def _number(value: Any) -> Any:
 
 def _can_be_read(value: Any) -> bool:
     """Some other things are as safe for torch: its types and devices, sets."""
-    from allranks.checkpoint.reader import packed, unpacked
+    from allranks.train.checkpoint.reader import packed, unpacked
 
     try:
         unpacked(packed(value))

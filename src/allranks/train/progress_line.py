@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from allranks.wording import amount, size
+from allranks.core.formatting import amount, size
 
 WINDOW_SECONDS = 10.0
 MEMORY_SECONDS = 2.0

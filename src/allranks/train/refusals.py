@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from allranks.data import Feed
 from allranks.errors import UsageError
-from allranks.strategies.base import Strategy
 from allranks.train.config import TrainConfig
+from allranks.train.data import Feed
 from allranks.train.schedule import stepping
+from allranks.train.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer

@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from allranks.checkpoint.reader import Reader
-from allranks.checkpoint.snapshot import Snapshot
-from allranks.data.digest import mixed_seed
 from allranks.errors import UsageError
-from allranks.strategies.states import misfit, noted, taken_apart
+from allranks.train.checkpoint.reader import Reader
+from allranks.train.checkpoint.snapshot import Snapshot
+from allranks.train.data.digest import mixed_seed
 from allranks.train.plain import plain
 from allranks.train.schedule import scale_rates, stepping
 from allranks.train.seeds import random_state, seed_rank, set_random_state
+from allranks.train.strategies.states import misfit, noted, taken_apart
 
 if TYPE_CHECKING:
     from allranks.train.loop import Fit

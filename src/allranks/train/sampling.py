@@ -13,7 +13,7 @@ from allranks.train.stepping import Step, full_step
 from allranks.train.work import make_counting, peak_of, positions
 
 if TYPE_CHECKING:
-    from allranks.data import Share
+    from allranks.train.data import Share
     from allranks.train.flops import Counting
     from allranks.train.loop import Fit
     from allranks.train.marks import Marks

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allranks.checkpoint.store import Store
-from allranks.data.agree import gathered
 from allranks.errors import AllranksError, UsageError
 from allranks.train import resuming
+from allranks.train.checkpoint.store import Store
 from allranks.train.checkpoint_names import check_name, links_of
+from allranks.train.data.agree import gathered
 from allranks.train.finding import note_finished
 from allranks.train.writing import Writing
 

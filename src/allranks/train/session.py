@@ -13,14 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from allranks.distributed import horovod
-from allranks.distributed.model import World
-from allranks.distributed.process_group import init, started_here, world
-from allranks.distributed.spawn import ensure_ranks
 from allranks.errors import AllranksError, UsageError
-from allranks.strategies.base import Strategy
+from allranks.runtime.world import horovod_world as horovod
+from allranks.runtime.world.model import World
+from allranks.runtime.world.process_group import init, started_here, world
+from allranks.runtime.world.spawn import ensure_ranks
 from allranks.train.config import TrainConfig
 from allranks.train.seeds import be_deterministic, seed_rank
+from allranks.train.strategies.base import Strategy
 
 _live: weakref.WeakSet[Strategy] = weakref.WeakSet()
 

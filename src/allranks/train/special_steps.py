@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from allranks.data import Share
+from allranks.train.data import Share
 from allranks.train.objective import loss_and_metrics
 from allranks.train.stepping import Parts, Step, apply_gradients, close_step
 

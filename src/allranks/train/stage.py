@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from allranks.checkpoint.store import Store
 from allranks.errors import Interrupted
-from allranks.leaving.deadline import shared
-from allranks.runs.files import write_json
-from allranks.runs.progress import own_attempt
+from allranks.runs.atomic_files import write_json
+from allranks.runs.progress_file import own_attempt
+from allranks.runtime.preemption.deadline import shared
 from allranks.train import loggers as sinks
 from allranks.train.assembly import make_fit
 from allranks.train.callbacks.base import Callbacks
+from allranks.train.checkpoint.store import Store
 from allranks.train.folder import (
     attempt_folder,
     checkpoint_folder,
@@ -65,7 +65,7 @@ def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Loop | None]:
 
 def _sampled(trainer: Trainer) -> AbstractContextManager[None]:
     """What the node does is written down while it trains, where no agent does that already."""
-    from allranks.measure.sampler import sample_here
+    from allranks.runtime.telemetry.sampler import sample_here
 
     here = trainer.world
     return sample_here(

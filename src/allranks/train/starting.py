@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allranks.checkpoint.store import Store
-from allranks.data.agree import gathered
 from allranks.errors import UsageError
-from allranks.runs.files import read_json
+from allranks.runs.atomic_files import read_json
 from allranks.train import resuming
+from allranks.train.checkpoint.store import Store
+from allranks.train.data.agree import gathered
 from allranks.train.finding import find, note_finished
 from allranks.train.loggers.undo import lines_there
 from allranks.train.saving import Saving

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from allranks.data import Share
-from allranks.data.move import count_samples
-from allranks.strategies.base import Strategy
+from allranks.train.data import Share
+from allranks.train.data.move import count_samples
 from allranks.train.ema import Average
 from allranks.train.meter import Meter
 from allranks.train.objective import shortest
 from allranks.train.precision import Precision
 from allranks.train.schedule import Warmup, stepping
+from allranks.train.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from allranks.train.marks import Marks

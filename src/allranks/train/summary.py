@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from allranks.wording import amount, size
+from allranks.core.formatting import amount, size
 
 WIDTH = 80
 _TRANSPARENT = ("ModuleList", "ModuleDict")  # they only hold others and have no forward

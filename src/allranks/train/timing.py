@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from allranks.measure import switched_off
+from allranks.runtime.telemetry import switched_off
 from allranks.train.marks import MARKED, Marks
 
 ACCOUNTS = ("steps", "checkpoint", "other", "away")

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from allranks.data import Feed
-from allranks.distributed.model import World
-from allranks.distributed.process_group import world
 from allranks.errors import UsageError
-from allranks.optimize_step import optimize_step as default_optimize_step
+from allranks.runtime.world.model import World
+from allranks.runtime.world.process_group import world
 from allranks.train import assembly, stage
 from allranks.train.callbacks.base import Callback
 from allranks.train.config import TrainConfig
+from allranks.train.data import Feed
 from allranks.train.engine import Engine, named_optimizers
 from allranks.train.evaluation import evaluate, predict
+from allranks.train.gradient_step import optimize_step as default_optimize_step
 from allranks.train.loggers.base import Loggers
 from allranks.train.loop import Fit, Loop
 from allranks.train.meter import Late

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from allranks.data.move import leaves
+from allranks.train.data.move import leaves
 
 if TYPE_CHECKING:
     from allranks.train.flops import Counting
@@ -39,7 +39,7 @@ def peak_of(fit: Fit) -> float:
         return engine.config.peak_flops
     if engine.session.device.type != "cuda":
         return 0.0
-    from allranks.measure.peaks import peak_flops
+    from allranks.runtime.telemetry.peak_flops import peak_flops
 
     name = torch.cuda.get_device_name(engine.session.device)
     return peak_flops(name, _arithmetic(fit)) or 0.0

@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allranks.checkpoint.gather import GIVEN_UP
-from allranks.checkpoint.saved import Saved
-from allranks.checkpoint.saver import Saver
-from allranks.checkpoint.snapshot import Snapshot, bytes_of
-from allranks.checkpoint.store import Store
-from allranks.data.agree import gathered
+from allranks.core.formatting import size
+from allranks.core.units import parse_time
 from allranks.errors import REPLACED, AllranksError
-from allranks.leaving.deadline import shared
+from allranks.runtime.preemption.deadline import shared
 from allranks.train import resuming
+from allranks.train.checkpoint.gather import GIVEN_UP
+from allranks.train.checkpoint.saved import Saved
+from allranks.train.checkpoint.saver import Saver
+from allranks.train.checkpoint.snapshot import Snapshot, bytes_of
+from allranks.train.checkpoint.store import Store
 from allranks.train.checkpoint_names import any_there, next_place
+from allranks.train.data.agree import gathered
 from allranks.train.pace import Pace
-from allranks.units import parse_time
-from allranks.wording import size
 
 if TYPE_CHECKING:
     from allranks.train.loop import Fit

@@ -43,7 +43,7 @@ def check_config(file: ConfigFile, launch: Launched | None) -> Iterator[Finding]
 
 
 def _fix(file: ConfigFile) -> list[Edit]:
-    from allranks.lenient_json import strict_text
+    from allranks.core.lenient_json import strict_text
 
     text = file.source.text
     strict, _ = strict_text(text)

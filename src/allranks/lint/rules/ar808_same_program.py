@@ -59,7 +59,7 @@ def check_python(file: PythonFile, launch: Launched | None) -> Iterator[Finding]
 
 
 def _joins(file: PythonFile) -> bool:
-    from allranks.imports import scan
+    from allranks.core.python_imports import scan
 
     if file.distributed or file.source.path is None:
         return True

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allranks.core.units import parse_memory, parse_time
 from allranks.errors import SiteError, UsageError
 from allranks.lint.finding import ERROR, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
 from allranks.lint.source import Span
-from allranks.units import parse_memory, parse_time
 
 RULE = Rule(
     id="AR901",
@@ -39,8 +39,8 @@ _PLACES = {
 
 def check(job: JobScript) -> Iterator[Finding]:
     """The directives against the site."""
-    from allranks.site.fit import Request
-    from allranks.site.fit import check as fit
+    from allranks.cluster.sites.partition_fit import Request
+    from allranks.cluster.sites.partition_fit import check as fit
 
     site, ask = job.site, job.allocation
     if site is None or not job.directives.lines or not ask.known or ask.nodes is None:

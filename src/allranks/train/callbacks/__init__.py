@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allranks._lazy import names_from
+from allranks.core.lazy import names_from
 
 if TYPE_CHECKING:
     from allranks.train.callbacks.base import EVENTS as EVENTS

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from allranks.measure.threads import background
+from allranks.runtime.telemetry.background_threads import background
 
 
 @dataclass(frozen=True)

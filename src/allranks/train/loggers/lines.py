@@ -7,7 +7,7 @@ from collections import deque
 from io import FileIO
 from pathlib import Path
 
-from allranks.measure.threads import background
+from allranks.runtime.telemetry.background_threads import background
 from allranks.train.loggers.undo import count_lines
 
 FLUSH_SECONDS = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from allranks.runs.files import write_bytes
+from allranks.runs.atomic_files import write_bytes
 from allranks.train.loggers.base import RunInfo
 
 FILES = {"jsonl": "metrics.jsonl", "csv": "metrics.csv"}

@@ -1,0 +1,120 @@
+"""Does a job fit the site: the partition it goes to, or what to type instead."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from allranks.cluster.sites.model import NodeShape, Partition, Site
+from allranks.cluster.sites.partition_limits import Problem, Request, narrow, offer, problems
+from allranks.core.units import format_memory
+from allranks.errors import SiteError, nearest
+
+__all__ = ["Request", "Share", "check", "shape_for", "share"]
+
+# Memory that a share leaves to the system: Slurm often has a little less than the data sheet says.
+_MEMORY_RESERVE = 1 / 64
+
+
+class Share(NamedTuple):
+    """A part of a node. What the site does not tell is None."""
+
+    cpus: int | None
+    memory: int | None
+    """MiB."""
+    why: str
+    """How it was reckoned, for people."""
+
+
+def check(site: Site, request: Request) -> Partition:
+    """The partition that the job goes to; SiteError when it does not fit.
+
+    A site that lists no partitions cannot refuse: the answer is then a partition without limits.
+    """
+    if not site.partitions:
+        return Partition(name=request.partition or "")
+    found = [(each, problems(each, request)) for each in _wanted(site, request)]
+    nearest, lacking = min(found, key=lambda each: len(each[1]))
+    if lacking:
+        raise SiteError(_message(site, request, nearest, lacking))
+    return nearest
+
+
+def _wanted(site: Site, request: Request) -> list[Partition]:
+    if request.partition is None:
+        first = site.first_choice
+        return [first] if first else list(site.partitions)
+    return [_named(site, name.strip()) for name in request.partition.split(",")]
+
+
+def _named(site: Site, name: str) -> Partition:
+    if partition := site.partition(name):
+        return partition
+    names = [each.name for each in site.partitions]
+    close = nearest(name, names)
+    hint = f"Did you mean --partition {close}? " if close else ""
+    raise SiteError(
+        f"Site '{site.name}' has no partition '{name}'.\n{hint}There is: {', '.join(names)}."
+    )
+
+
+def _message(site: Site, request: Request, partition: Partition, lacking: list[Problem]) -> str:
+    lines = [
+        f"Job asks for {each.asks}, but partition '{partition.name}' {each.has}."
+        for each in lacking
+    ]
+    kind = lacking[0].kind
+    changes = [each.use for each in lacking]
+    ways = [" and ".join(changes)] if all(changes) else []
+    for other in site.partitions:
+        if not problems(other, request):
+            words = offer(other, request, kind)
+            ways.append(f"--partition {other.name}" + (f" ({words})" if words else ""))
+    if ways:
+        lines.append(f"Use {', or '.join(ways)}.")
+    else:
+        lines.append(f"No partition of site '{site.name}' has all that the job asks for.")
+    return "\n".join(lines)
+
+
+def shape_for(partition: Partition, request: Request) -> NodeShape | None:
+    """The kind of node to plan for: of those that fit, the one with least for each GPU.
+
+    Slurm may give any of them, so a share must be right on the smallest.
+    """
+    fitting, _ = narrow(partition, request)
+    return min(fitting, key=_per_gpu, default=None)
+
+
+def _per_gpu(shape: NodeShape) -> tuple[float, float]:
+    gpus = max(shape.gpus, 1)
+    return (shape.usable_cpus or 0) / gpus, (shape.usable_memory or 0) / gpus
+
+
+def share(shape: NodeShape, gpus: int) -> Share:
+    """The part of a node's CPUs and memory that belongs to so many of its GPUs."""
+    if not shape.gpus or not gpus:
+        memory = _less_reserve(shape.usable_memory, 1, 1)
+        return Share(shape.usable_cpus, memory, f"the whole node{_size(shape)}")
+    gpus = min(gpus, shape.gpus)
+    cpus = None
+    if shape.usable_cpus is not None:
+        cores = shape.usable_cpus // shape.threads_per_core // shape.gpus
+        cpus = max(cores * shape.threads_per_core, 1) * gpus
+    memory = _less_reserve(shape.usable_memory, gpus, shape.gpus)
+    return Share(cpus, memory, f"{gpus} of the node's {shape.gpus} GPUs{_size(shape)}")
+
+
+def _size(shape: NodeShape) -> str:
+    words = []
+    if shape.usable_cpus is not None:
+        words.append(f"{shape.usable_cpus} CPUs")
+    if shape.usable_memory is not None:
+        words.append(format_memory(shape.usable_memory))
+    return f"; a node has {' and '.join(words)} for jobs" if words else ""
+
+
+def _less_reserve(memory: int | None, part: int, whole: int) -> int | None:
+    if memory is None:
+        return None
+    mebibytes = int(memory * (1 - _MEMORY_RESERVE) * part / whole)
+    return mebibytes // 1024 * 1024 if mebibytes >= 4096 else mebibytes

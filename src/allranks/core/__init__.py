@@ -1,0 +1,1 @@
+"""Shared basics: units, formatting, shell quoting, redaction, JSON, SVG plots. Imports only errors."""

@@ -1,0 +1,1 @@
+"""Other frameworks: TensorFlow, MPI, and the inventory and installation of frameworks."""

@@ -1,0 +1,26 @@
+"""TensorFlow's multi-worker training from whatever started this process.
+
+    strategy = allranks.tensorflow.strategy()      before any tensor, model or dataset
+    with strategy.scope():
+        model = ...
+    model.fit(data, callbacks=[allranks.tensorflow.backup()])
+    allranks.tensorflow.save(model, "model.keras")
+
+Neither TensorFlow nor torch is loaded by importing this; TensorFlow is when a name is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allranks.core.lazy import names_from
+
+if TYPE_CHECKING:
+    from allranks.integrations.tensorflow.restoring import backup as backup
+    from allranks.integrations.tensorflow.restoring import save as save
+    from allranks.integrations.tensorflow.workers import strategy as strategy
+
+_HOMES = {"backup": "restoring", "save": "restoring", "strategy": "workers"}
+
+__all__ = [*_HOMES]
+__getattr__ = names_from(__name__, _HOMES)

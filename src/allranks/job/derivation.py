@@ -1,0 +1,281 @@
+"""What nobody gave, worked out from what was given, with the reason.
+
+The rule of thumb behind it: one rank per GPU, and the CPUs and memory of a job in the same proportion
+to the node as its GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from allranks.cluster.sites.model import NodeShape, Site
+from allranks.cluster.sites.partition_fit import Request, Share, check, shape_for, share
+from allranks.core.python_imports import ImportScan, scan
+from allranks.core.units import Gpus
+from allranks.errors import JobError
+from allranks.job.fields import Job, flag
+from allranks.job.layers import Origin
+from allranks.job.plan import Plan, Shape
+from allranks.job.requeue_checks import going_on_notes
+
+TASK_PER_RANK = frozenset({"srun", "mpirun", "horovod"})
+"""Launchers under which Slurm counts one task per rank; the others want one task per node."""
+
+OURS = frozenset({"fork", "horovod"})
+"""Launchers that cannot do without the agent: it starts or introduces the ranks."""
+
+NO_GPUS = Gpus(0)
+
+
+class Derivation:
+    """Settles the values of one job, one question after the other, noting each answer's origin."""
+
+    def __init__(
+        self, job: Job, origins: dict[str, Origin], site: Site | None, scheduler: str
+    ) -> None:
+        self.job = job
+        self.origins = dict(origins)
+        self.site = site
+        if site is not None and job.partition is None and site.default_partition:
+            self.job = replace(job, partition=site.default_partition)
+            self.origins["partition"] = Origin(f"site {site.name}", "its default")
+        self.scheduler = scheduler
+        self.notes: list[str] = []
+
+    def plan(self) -> Plan:
+        """Every question in the order in which the answers build on each other."""
+        job = self.job
+        if not job.script:
+            raise JobError("There is nothing to run. Name a script: allranks submit train.py")
+        self.imports = self._scan(job.script)
+        self.framework = self._framework()
+        self.launcher = self._launcher()
+        if self.scheduler == "slurm":
+            self._check_launcher()
+        nodes = job.nodes or self._derive("nodes", 1, "nobody asked for more")
+        gpus = self._gpus()
+        ranks = self._ranks(nodes, gpus)
+        tasks = self._tasks(ranks)
+        if job.gpus_per_task:
+            gpus = Gpus(job.gpus_per_task.count * tasks, job.gpus_per_task.type)
+            self._derive("gpus_per_node", gpus, f"{job.gpus_per_task.count} × {tasks} tasks")
+        shape = self._resources(Shape(nodes, ranks, tasks, gpus))
+        self._compare_ranks_with_gpus(shape)
+        self.notes += going_on_notes(job)
+        if self.site is not None and self.scheduler == "slurm":
+            self._check_site(self.site, shape)
+        name = job.name or self._derive("name", _stem(job.script), "the script's name")
+        return Plan(
+            job=replace(job, name=name),
+            shape=shape,
+            launcher=self.launcher,
+            site=self.site,
+            origins=self.origins,
+            notes=tuple(self.notes),
+            imports=self.imports,
+            framework=self.framework,
+            local_rank_option=self._local_rank_option(),
+        )
+
+    def _derive(self, name: str, value: Any, why: str) -> Any:
+        self.origins[name] = Origin("derived", why)
+        return value
+
+    def _scan(self, script: str) -> ImportScan | None:
+        path = Path(self.job.chdir or ".", script)
+        return scan(path) if not self.job.module and path.is_file() else None
+
+    def _local_rank_option(self) -> str | None:
+        """How the script spells the option that older launchers pass, if it takes it at all."""
+        for path in self.imports.files if self.imports else ():
+            text = path.read_text("utf-8", "replace")
+            for word in ("local_rank", "local-rank"):
+                if f"--{word}" in text:
+                    return word
+        return None
+
+    def _framework(self) -> str | None:
+        asked = self.job.framework or "auto"
+        if asked != "auto":
+            return None if asked == "none" else asked
+        found = self.imports.framework if self.imports else None
+        return self._derive("framework", found, f"{self.job.script} imports it") if found else None
+
+    def _launcher(self) -> str:
+        job, asked = self.job, self.job.launcher or "auto"
+        if asked != "auto":
+            return asked
+        if self.scheduler == "local":
+            return str(self._derive("launcher", *self._local_launcher()))
+        name, why = "srun", "Slurm starts, binds and ends one task per rank; nothing else is needed"
+        if self.framework == "horovod":
+            name, why = "horovod", f"{job.script} imports horovod"
+        elif job.tasks_per_node == 1 and self._several_ranks():
+            name, why = "torchrun", "one task per node is asked for, with several ranks on it"
+        return str(self._derive("launcher", name, why))
+
+    def _check_launcher(self) -> None:
+        """What a launcher cannot do under Slurm."""
+        job, name = self.job, self.launcher
+        if job.agent is False and name in OURS:
+            raise JobError(
+                f"--no-agent with --launcher {name}: allranks itself is what starts its ranks.\n"
+                "Leave --no-agent out, or use --launcher srun."
+            )
+        if name != "mpirun":
+            return
+        if job.head:
+            raise JobError(
+                f"--head {job.head} with --launcher mpirun: mpirun puts rank 0 on the first node.\n"
+                "Leave --head out, or use --launcher srun."
+            )
+        if job.container and job.container_runtime == "pyxis":
+            raise JobError(
+                "--container-runtime pyxis with --launcher mpirun: pyxis is an option of srun.\n"
+                "Use --launcher srun, or --container-runtime apptainer."
+            )
+
+    def _local_launcher(self) -> tuple[str, str]:
+        if self.framework == "horovod":
+            return "horovod", f"{self.job.script} imports horovod"
+        return "fork", "one parent imports once and forks the ranks of this machine"
+
+    def _several_ranks(self) -> bool:
+        job = self.job
+        gpus = job.gpus_per_node or job.gpus_per_task or NO_GPUS
+        return gpus.count > 1 or (job.nprocs or 1) > (job.nodes or 1)
+
+    def _gpus(self) -> Gpus:
+        job = self.job
+        if job.gpus_per_node and job.gpus_per_task:
+            raise JobError(
+                f"--gpus-per-node {job.gpus_per_node} and --gpus-per-task {job.gpus_per_task} "
+                "are two ways to say one thing. Keep one of them."
+            )
+        return job.gpus_per_node or job.gpus_per_task or NO_GPUS
+
+    def _ranks(self, nodes: int, gpus: Gpus) -> int:
+        job = self.job
+        if job.nprocs:
+            if job.nprocs % nodes:
+                low, high = job.nprocs // nodes * nodes, -(-job.nprocs // nodes) * nodes
+                raise JobError(
+                    f"--nprocs {job.nprocs} ranks cannot be shared evenly by {nodes} nodes.\n"
+                    f"Use --nprocs {low or high}" + (f" or {high}." if low else ".")
+                )
+            return job.nprocs // nodes
+        if job.tasks_per_node and self.launcher in TASK_PER_RANK:
+            return job.tasks_per_node
+        if self.launcher == "python":
+            return 1
+        if job.gpus_per_task and self.launcher in TASK_PER_RANK:
+            return int(self._derive("nprocs", 1, "one task"))
+        ranks = max(1, gpus.count)
+        why = f"one rank per GPU × {nodes} nodes" if gpus.count else "no GPUs: one rank per node"
+        self._derive("nprocs", ranks * nodes, why)
+        return ranks
+
+    def _tasks(self, ranks: int) -> int:
+        job, per_rank = self.job, self.launcher in TASK_PER_RANK
+        wanted = ranks if per_rank else 1
+        if job.tasks_per_node and job.tasks_per_node != wanted:
+            if per_rank:
+                raise JobError(
+                    f"--tasks-per-node {job.tasks_per_node} contradicts {ranks} ranks per node "
+                    f"({self.origins.get('nprocs', 'asked for')}): the {self.launcher} launcher has "
+                    f"one task per rank.\nUse --tasks-per-node {ranks}, or leave it out."
+                )
+            raise JobError(
+                f"--tasks-per-node {job.tasks_per_node} with --launcher {self.launcher}: it starts "
+                f"the ranks of a node itself, so it wants one task per node.\n"
+                f"Leave --tasks-per-node out, or use --launcher srun."
+            )
+        if not job.tasks_per_node:
+            why = f"{self.launcher} has one task per " + ("rank" if per_rank else "node")
+            self._derive("tasks_per_node", wanted, why)
+        return wanted
+
+    def _resources(self, shape: Shape) -> Shape:
+        """CPUs and memory: what was given, else the share of the node."""
+        job, node = self.job, self._node_shape(shape)
+        cpus, memory = job.cpus_per_task, job.memory
+        if node is not None and (shape.gpus_per_node.count or job.exclusive):
+            part = self._share(node, shape.gpus_per_node.count)
+            if cpus is None and part.cpus:
+                cpus = max(1, part.cpus // shape.tasks_per_node)
+                self._derive(
+                    "cpus_per_task", cpus, f"{part.why}, over {_tasks(shape.tasks_per_node)}"
+                )
+            if memory is None and part.memory is not None:
+                memory = self._derive("memory", part.memory, part.why)
+        if cpus is None and shape.gpus_per_node.count and self.scheduler == "slurm":
+            self.notes.append(
+                "The node's shape is not known, so CPUs are left to Slurm (often 1 per task). Give "
+                f"{flag('cpus_per_task')}, or {flag('site')} (see `allranks sites`)."
+            )
+        return replace(shape, cpus_per_task=cpus, memory=memory)
+
+    def _share(self, node: NodeShape, gpus: int) -> Share:
+        if self.job.exclusive:
+            return Share(node.usable_cpus, 0, "the whole node, as it is exclusive")
+        return share(node, gpus)
+
+    def _node_shape(self, shape: Shape) -> NodeShape | None:
+        """The kind of node that the job will get, where the site tells."""
+        if self.site is None or not self.site.partitions or self.scheduler != "slurm":
+            return None
+        request = self._request(shape)
+        return shape_for(check(self.site, request), request)
+
+    def _request(self, shape: Shape) -> Request:
+        cpus = shape.cpus_per_task or self.job.cpus_per_task
+        return Request(
+            nodes=shape.nodes,
+            gpus_per_node=shape.gpus_per_node.count,
+            gpu_type=shape.gpus_per_node.type,
+            cpus_per_node=cpus * shape.tasks_per_node if cpus else None,
+            memory_per_node=shape.memory if shape.memory is not None else self.job.memory,
+            time=self.job.time,
+            partition=self.job.partition,
+        )
+
+    def _compare_ranks_with_gpus(self, shape: Shape) -> None:
+        gpus, ranks = shape.gpus_per_node.count, shape.ranks_per_node
+        if self.launcher == "python" or gpus in (0, ranks):
+            return
+        if ranks > gpus:
+            self.notes.append(
+                f"{ranks} ranks share {gpus} GPUs on each node; NCCL refuses two ranks on one GPU. "
+                f"Use {flag('nprocs')} {gpus * shape.nodes}."
+            )
+        elif not self.job.gpus_per_task:
+            self.notes.append(
+                f"{gpus - ranks} of {gpus} GPUs on each node stay idle with {ranks} ranks there. "
+                f"Use {flag('nprocs')} {gpus * shape.nodes}."
+            )
+
+    def _check_site(self, site: Site, shape: Shape) -> None:
+        if missing := [name for name in site.requires if not getattr(self.job, name, None)]:
+            options = " and ".join(flag(name) for name in missing)
+            raise JobError(
+                f"Site {site.name} wants {options}. Give it, or put it in allranks.toml."
+            )
+        check(site, self._request(shape))
+
+
+def derive(
+    job: Job, origins: dict[str, Origin], site: Site | None = None, scheduler: str = "slurm"
+) -> Plan:
+    """The plan of a job on a site, for ``slurm`` or for this machine (``local``)."""
+    return Derivation(job, origins, site, scheduler).plan()
+
+
+def _tasks(number: int) -> str:
+    return f"{number} tasks" if number > 1 else "one task"
+
+
+def _stem(script: str) -> str:
+    name = Path(script).name
+    return name[:-3] if name.endswith(".py") else name or "job"

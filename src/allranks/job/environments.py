@@ -1,0 +1,180 @@
+"""The environment of the job as shell lines: modules, conda, venv, uv, scripts, containers.
+
+Outside a container the lines run once in the batch script, whose environment the tasks inherit, or in
+every task (``setup_on = "node"``). With a container, modules and scripts stay outside while conda and
+venv are activated inside: a command goes in as separate words behind ``bash -c '…; exec "$@"'``, so no
+user string is quoted twice.
+"""
+
+from __future__ import annotations
+
+from allranks.core.redaction import holds_secret
+from allranks.core.shell import Raw, Word, join, quote
+from allranks.job.fields import Job
+
+MODULE_COMMAND = (
+    "# A batch shell is no login shell: it may not know the module command yet.",
+    'for file in "${MODULESHOME-}/init/bash" /etc/profile.d/{modules,lmod,z00_lmod}.sh \\',
+    "  /usr/share/{lmod/lmod,modules,Modules}/init/bash; do",
+    "  if type -t module >/dev/null; then break; fi",
+    '  if [[ -r $file ]]; then source "$file" || true; fi',
+    "done",
+    "if ! type -t module >/dev/null; then",
+    '  echo "No module command on $HOSTNAME: set MODULESHOME to where Modules or Lmod is installed." >&2',
+    "  exit 1",
+    "fi",
+)
+
+PURGE = "module purge || true  # sticky modules stay, which Modules 5 calls an error"
+
+FIND_CONDA = (
+    'conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in its PATH',
+    'conda_root=$("$conda" info --base)',
+)
+
+CLEANING = frozenset({"--cleanenv", "-e", "--containall", "-C", "--compat"})
+"""Words by which a container starts without the variables outside."""
+
+CARRIED = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "OMP_NUM_THREADS", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ACCELERATE_USE_CPU",
+)  # fmt: skip
+CARRIED_PREFIXES = ("ALLRANKS_", "SLURM_", "NCCL_", "GLOO_", "HOROVOD_", "PMI")
+"""What a rank cannot do without in such a container."""
+
+
+def setup_lines(job: Job) -> list[str]:
+    """The lines that make the environment, outside the container if there is one."""
+    lines: list[str] = []
+    if job.modules:
+        lines += MODULE_COMMAND
+        if job.module_purge is not False:
+            lines.append(PURGE)
+        lines += [join(["module", "load", name]) for name in job.modules]
+        lines += [
+            f"wanted=({join(job.modules)})",
+            'for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code',
+            '  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then',
+            '    echo "module load $name: nothing of that name is loaded." >&2',
+            "    exit 1",
+            "  fi",
+            "done",
+        ]
+    elif job.module_purge:
+        lines += [*MODULE_COMMAND, PURGE]
+    lines += [f"source {quote(_file(file))}" for file in job.setup]
+    if not job.container:
+        lines += activation_lines(job)
+    lines += job.setup_commands
+    return lines
+
+
+def activation_lines(job: Job) -> list[str]:
+    """Conda, venv and uv: where Python comes from."""
+    lines: list[str] = []
+    if job.conda:
+        root = quote(_file(job.conda_root)) if job.conda_root else '"$conda_root"'
+        if not job.conda_root:
+            lines += FIND_CONDA
+        # || exit: scripts of packages that the activation sources may fail, the activation may not.
+        activate = join(["conda", "activate", job.conda])
+        lines += [f"source {root}/etc/profile.d/conda.sh", f"{activate} || exit"]
+    if job.venv:
+        lines.append(f"source {quote(_file(job.venv))}/bin/activate")
+    if job.uv:
+        lines.append(f"source {quote(_file(job.uv))}/.venv/bin/activate")
+    return lines
+
+
+def variable_lines(job: Job) -> list[str]:
+    """The job's own environment variables. Secrets are not written down but must be there."""
+    return [
+        f': "${{{name}:?a secret: set it where the job is submitted}}"'
+        if holds_secret(name, value)
+        else f"export {name}={quote(value)}"
+        for name, value in job.env.items()
+    ]
+
+
+def open_names(job: Job) -> list[str]:
+    """The job's variables that may be seen on a command line. PATH is the container's own affair."""
+    return [
+        name for name, value in job.env.items() if name != "PATH" and not holds_secret(name, value)
+    ]
+
+
+def inner_lines(job: Job) -> list[str]:
+    """What runs inside the container before the command."""
+    return [*job.container_setup, *activation_lines(job)]
+
+
+def cleans(job: Job) -> bool:
+    """Whether the container is asked to start without the variables outside."""
+    asked = bool(CLEANING & set(job.container_args))
+    return asked and bool(job.container) and job.container_runtime != "pyxis"
+
+
+def carry_lines(job: Job) -> list[str]:
+    """A function that gathers what must go in all the same, as words of ``env``.
+
+    Not by the runtime's own APPTAINERENV_…, whose values a shell would expand; but secrets must not
+    stand on a command line.
+    """
+    mine = open_names(job)
+    secrets = [name for name in job.env if name not in (*mine, "PATH")]
+    names = dict.fromkeys([*CARRIED, *mine])
+    prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in CARRIED_PREFIXES)
+    prefix = f"{(job.container_runtime or 'apptainer').upper()}ENV_"
+    return [
+        "carry() {  # the container starts without our variables: those that the ranks need go in by name",
+        "  local name",
+        "  carried=()",
+        f"  for name in {join(names)} \\",
+        f"    {prefixes}; do",
+        '    if [[ -v $name ]]; then carried+=("$name=${!name}"); fi',
+        "  done",
+        *(f'  export {prefix}{name}="${name}"  # a secret: on no command line' for name in secrets),
+        "}",
+        "export -f carry",
+    ]
+
+
+def apptainer_words(job: Job, vendor: str, gpus: bool, binds: list[Word]) -> list[Word]:
+    """``apptainer exec …`` up to the command."""
+    words: list[Word] = [job.container_runtime or "apptainer", "exec"]
+    if gpus:
+        words.append("--rocm" if vendor == "amd" else "--nv")
+    for bind in [*binds, *job.binds]:
+        words += ["--bind", bind]
+    carried = ["env", Raw('"${carried[@]}"')] if cleans(job) else []
+    return [*words, *job.container_args, job.container or "", *carried, *inner_words(job)]
+
+
+def pyxis_options(job: Job, own: Raw) -> list[Word]:
+    """srun's options of the pyxis plug-in; ``own`` are the mounts that every job needs."""
+    mounts = [own, *(bind if ":" in bind else f"{bind}:{bind}" for bind in job.binds)]
+    return [
+        _image_option(job.container or ""),
+        Raw("--container-mounts=" + ",".join(quote(mount) for mount in mounts)),
+        Raw('--container-workdir="$PWD"'),
+        *job.container_args,
+    ]
+
+
+def _image_option(image: str) -> Word:
+    """pyxis takes what does not start with a slash or a dot for an image of a registry."""
+    file = image.endswith((".sqsh", ".sqfs", ".squashfs")) and not image.startswith(("/", "."))
+    return Raw(f'--container-image="$PWD"/{quote(image)}') if file else f"--container-image={image}"
+
+
+def inner_words(job: Job) -> list[Word]:
+    """``bash -c '… exec "$@"' inside`` when something must run inside first, else nothing."""
+    lines = inner_lines(job)
+    if not lines:
+        return []
+    return ["bash", "-c", "\n".join(["set -e", *lines, 'exec "$@"']), "inside"]
+
+
+def _file(path: str) -> str:
+    """``source`` looks a plain name up in PATH and takes a dash for an option; a user means a file."""
+    return path if "/" in path and not path.startswith("-") else f"./{path}"

@@ -1,0 +1,215 @@
+"""Plan → job script. A pure function: the same plan gives the same text.
+
+The script is plain bash in named parts, for a reader who has never seen allranks. What needs allranks
+on the nodes stands in a part of its own and steps aside where allranks is not installed.
+"""
+
+from __future__ import annotations
+
+from allranks._version import __version__
+from allranks.core.shell import Word, Words, fold, join, quote
+from allranks.job.environments import carry_lines, cleans, inner_words, setup_lines, variable_lines
+from allranks.job.launchers import LAUNCHERS, SLURM
+from allranks.job.plan import Plan
+from allranks.job.sbatch.attempt_lines import (
+    asks_agent,
+    attempt_lines,
+    end_lines,
+    folder_lines,
+    follows_up,
+    restarts,
+)
+from allranks.job.sbatch.binding_lines import agent_binding
+from allranks.job.sbatch.execution_places import (
+    container_words,
+    is_pyxis,
+    set_up_in_task,
+    tasks_differ,
+    uses_agent,
+)
+from allranks.job.sbatch.launch_lines import launch_lines
+from allranks.job.sbatch.rendezvous_lines import (
+    PORT_OF_JOB,
+    PORT_OF_RUN,
+    next_port,
+    rendezvous_lines,
+    task_lines,
+)
+from allranks.job.sbatch.requeue_lines import before_lines, going_on_lines
+from allranks.job.sbatch.sbatch_directives import directive_lines
+
+SHELLCHECK = [
+    "# Files of the environment are on the cluster; functions run in tasks; quoted words are data.",
+    "# shellcheck disable=SC1090,SC1091,SC2016,SC2317",
+]
+
+
+def render(plan: Plan, *, made_by: str = "", run_dir: str | None = None) -> str:
+    """The whole job script."""
+    output = f"{run_dir.replace('%', '%%')}/slurm-%j.out" if run_dir else "%x-%j.out"
+    head = ["#!/bin/bash", *_header(made_by), "", *directive_lines(plan, output), ""]
+    return "\n".join([*head, *SHELLCHECK, "set -eo pipefail", *body_lines(plan, run_dir)]) + "\n"
+
+
+def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
+    """The script without directives; ``step`` are further words for srun."""
+    first_port = PORT_OF_RUN if step else PORT_OF_JOB
+    if not follows_up(plan):
+        return _titled(
+            {
+                "Folder": [*folder_lines(plan, run_dir), *attempt_lines(plan)],
+                "Environment": _environment(plan),
+                "Rendezvous": rendezvous_lines(plan, first_port),
+                "allranks on the nodes": _agent(plan),
+                "What every task runs": _task(plan),
+                "Launch": launch_lines(plan, step),
+                "End": end_lines(plan, _agent_is_on(plan)),
+            }
+        )
+    first_port = next_port(first_port) if restarts(plan) else first_port
+    turn = _titled(
+        {
+            "Earlier attempts": before_lines(plan),
+            "Rendezvous": rendezvous_lines(plan, first_port),
+            "Launch": launch_lines(plan, step),
+            "End": end_lines(plan, _agent_is_on(plan)),
+        }
+    )
+    return [
+        *_titled(
+            {
+                "Folder": folder_lines(plan, run_dir),
+                "What follows an attempt": going_on_lines(plan, run_dir is None),
+                "Attempt": attempt_lines(plan),
+                "Environment": _environment(plan),
+                "allranks on the nodes": _agent(plan),
+                "What every task runs": _task(plan),
+            }
+        ),
+        *(_looped(turn) if restarts(plan) else turn),
+    ]
+
+
+def _looped(turn: list[str]) -> list[str]:
+    return [
+        "",
+        "restarted=0",
+        "while :; do  # a turn is one attempt; crashed ranks are started again in the next",
+        *(f"  {line}" if line else "" for line in turn[1:]),
+        "done",
+    ]
+
+
+def _titled(parts: dict[str, list[str]]) -> list[str]:
+    lines: list[str] = []
+    for title, part in parts.items():
+        if part:
+            lines += ["", f"# --- {title} ".ljust(79, "-"), *part]
+    return lines
+
+
+def _header(made_by: str) -> list[str]:
+    lines = [f"# Made by allranks {__version__}" + (" from:" if made_by else ".")]
+    lines += [f"#   {line}" for line in made_by.splitlines()]
+    return [*lines, "# Plain bash: read it, change it, submit it with sbatch."]
+
+
+def _environment(plan: Plan) -> list[str]:
+    job = plan.job
+    lines = setup_lines(job) if not set_up_in_task(plan) else []
+    lines += variable_lines(job)
+    if plan.accelerate_needs_cpu:
+        lines.append("export ACCELERATE_USE_CPU=true  # else each rank would train alone")
+    if "OMP_NUM_THREADS" not in job.env:
+        lines.append(f"export OMP_NUM_THREADS={_threads(plan)}")
+    if words := container_words(plan):
+        carry = ["  carry"] if cleans(job) else []
+        lines += carry_lines(job) if carry else []
+        lines += ["inside() {  # run a command in the container", *carry, f'  {join(words)} "$@"']
+        lines += ["}", "export -f inside"]
+    return lines
+
+
+def _threads(plan: Plan) -> str:
+    if plan.shape.cpus_per_rank:
+        return str(plan.shape.cpus_per_rank)
+    if plan.shape.tasks_per_node == plan.shape.ranks_per_node:
+        return "${SLURM_CPUS_PER_TASK:-1}"
+    return f"$(((${{SLURM_CPUS_PER_TASK:-1}} + {plan.shape.ranks_per_node - 1}) / {plan.shape.ranks_per_node}))"
+
+
+def _agent(plan: Plan) -> list[str]:
+    if not uses_agent(plan):
+        return []
+    present = join([*_inside(plan), plan.python, "-c", "import allranks.runtime.agent"])
+    lines = [
+        "# A log per rank, the first error last, CPUs near the GPUs.",
+        f"export ALLRANKS_LAUNCHER={plan.launcher} ALLRANKS_BIND={quote(agent_binding(plan))}"
+        + (
+            f" ALLRANKS_FRAMEWORK={plan.framework}" if plan.framework not in (None, "torch") else ""
+        ),
+        'export PYTHONPATH="$run_folder/lib${PYTHONPATH:+:$PYTHONPATH}"',
+    ]
+    if not LAUNCHERS[plan.launcher].wraps_ranks:
+        return lines
+    options = LAUNCHERS[plan.launcher].agent_options(plan)
+    if not LAUNCHERS[plan.launcher].through_srun:
+        lines.append(
+            f"rank=({join([plan.python, '-m', 'allranks.runtime.agent', 'rank', *options, '--'])})"
+        )
+        bare = join(LAUNCHERS[plan.launcher].bare())
+        return [*lines, f"if ! {present} 2>/dev/null; then rank=({bare}); fi"]
+    if tasks_differ(plan):
+        return lines
+    return [
+        *lines,
+        "export ALLRANKS_AGENT=on",
+        f"if ! {present} 2>/dev/null; then",
+        '  echo "allranks is not installed in this environment: the job runs without it." >&2',
+        "  ALLRANKS_AGENT=off",
+        "fi",
+    ]
+
+
+def _inside(plan: Plan) -> list[Word]:
+    return ["inside"] if container_words(plan) else []
+
+
+def _task(plan: Plan) -> list[str]:
+    launcher = LAUNCHERS[plan.launcher]
+    if not launcher.through_srun:
+        return []
+    wrapped = inner_words(plan.job) if is_pyxis(plan) else container_words(plan)
+    lines = [*task_lines(plan), *launcher.task_lines(plan)]
+    if not launcher.survives_signals:
+        lines.append("trap '' USR1 USR2  # meant for the ranks; the launcher would die of them")
+    if set_up_in_task(plan):
+        lines = ["set -eo pipefail", *setup_lines(plan.job), *lines]
+    if cleans(plan.job):
+        lines.append("carry")
+    if plan.agent and launcher.wraps_ranks:
+        agent = join(
+            [
+                plan.python,
+                "-m",
+                "allranks.runtime.agent",
+                "rank",
+                *launcher.agent_options(plan),
+                "--",
+            ]
+        )
+        present = "[[ $ALLRANKS_AGENT == on ]]"
+        if tasks_differ(plan):
+            present = (
+                join([*wrapped, plan.python, "-c", "import allranks.runtime.agent"])
+                + " 2>/dev/null"
+            )
+        lines += ["local rank=()", f"if {present}; then rank=({agent}); fi"]
+    words = launcher.words(plan, SLURM)
+    # exec: a shell that stays would die of a signal that the rank has handled well.
+    command = fold([["exec", *wrapped, *words[0]], *words[1:]], indent="    ")
+    return ["task() {", *(f"  {line}" for line in lines), f"  {command}", "}", "export -f task"]
+
+
+def _agent_is_on(plan: Plan) -> str:
+    return " && [[ $ALLRANKS_AGENT == on ]]" if asks_agent(plan) else ""

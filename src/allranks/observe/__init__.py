@@ -1,0 +1,1 @@
+"""Looking at runs: the run view, top, web, report, export, scaling studies, checks."""

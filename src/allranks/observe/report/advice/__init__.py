@@ -1,0 +1,88 @@
+"""What to do otherwise next time: one small function each, in a table.
+
+Each takes the facts and returns its advice, or None when its numbers are unknown or fine. Thresholds are
+named beside them. Advice on use is given only where enough was measured, and what follows from another
+advice is left out: GPUs that wait for data are not also called idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from allranks.observe.report.advice import course, gpus, machine, steps
+from allranks.observe.report.advice.base import SEVERITIES, Advice
+from allranks.observe.report.model import Facts
+
+ENOUGH_SECONDS = 60.0
+ENOUGH_SAMPLES = 5
+"""Below these a run is too short for advice on how it used what it had."""
+
+Rule = Callable[[Facts], "Advice | None"]
+ALWAYS: tuple[Rule, ...] = (
+    course.failure,
+    course.gpu_memory_out,
+    course.diverged,
+    course.time_limit,
+    course.go_on,
+    course.lost_work,
+)
+"""On how it went: true of short runs too."""
+ON_USE: tuple[Rule, ...] = (
+    gpus.idle_gpus,
+    steps.stragglers,
+    machine.cpus_short,
+    steps.data,
+    steps.communication,
+    steps.checkpoints,
+    gpus.gpu_use,
+    gpus.hot_gpus,
+    gpus.capped_gpus,
+    machine.cpus,
+    machine.memory,
+    steps.mfu,
+    gpus.gpu_memory,
+)
+EXPLAINED = {
+    "gpus-low": (
+        "data",
+        "cpus-short",
+        "communication",
+        "checkpoints",
+        "stragglers",
+        "mfu",
+        "failed",
+    ),
+    "data": ("cpus-short",),
+    "cpus": ("data", "cpus-short"),
+    "mfu": ("data", "cpus-short", "communication", "checkpoints", "stragglers"),
+    "gpu-memory": ("gpus-low",),
+    "checkpoints": ("lost-work",),
+}
+"""Advice that is left out beside one of these, which is its cause or says the opposite."""
+
+
+def advise(facts: Facts) -> list[Advice]:
+    """All advice, the most important first."""
+    rules = [*ALWAYS, *ON_USE] if enough(facts) else [*ALWAYS, _memory_out, course.too_short]
+    found = [advice for rule in rules if (advice := rule(facts)) is not None]
+    ids = {advice.id for advice in found}
+    kept = [advice for advice in found if not ids & set(EXPLAINED.get(advice.id, ()))]
+    return sorted(kept, key=lambda advice: SEVERITIES.index(advice.severity))
+
+
+def enough(facts: Facts) -> bool:
+    """Whether enough was measured to judge its use."""
+    used = facts.used
+    if facts.mixed:
+        return False
+    if used.source == "accounting":
+        return used.seconds >= ENOUGH_SECONDS
+    return used.seconds >= ENOUGH_SECONDS and used.samples >= ENOUGH_SAMPLES
+
+
+def _memory_out(facts: Facts) -> Advice | None:
+    """That memory ran out is true however short the job was."""
+    return machine.memory_out(facts) if facts.state == "out of memory" else None
+
+
+__all__ = ["Advice", "advise", "enough"]

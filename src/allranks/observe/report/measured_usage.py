@@ -1,0 +1,225 @@
+"""What the samples of a run say of its nodes and GPUs, over all attempts.
+
+Peaks and sums are taken over every sample. Means and levels are those of the training: from the first
+step on, since GPUs wait while a run starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from allranks.observe.report.model import Asked, GpuUsed, Used
+from allranks.observe.view.json_numbers import real, whole
+from allranks.observe.view.run_source import AttemptSource, NodeSource, Source
+
+MOST, LEAST, ALL = 1500, 200, 20_000
+"""Samples of each file of a node that means are taken of, evenly spaced, at most and at least; of all about."""
+HIGH = 0.95
+"""The share of the time in which a level was not exceeded."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class _Node:
+    """All samples of one host."""
+
+    host: str
+    node: int
+    cpus: list[float] = field(default_factory=list)
+    memory: float = 0.0
+    memory_limit: int | None = None
+    memory_total: int | None = None
+    cpus_allowed: int | None = None
+    cpus_total: int | None = None
+    net: list[float] = field(default_factory=list)
+    disk: list[float] = field(default_factory=list)
+
+    def know(self, facts: Row) -> None:
+        """What the sampler wrote of the node itself."""
+        total, limit = real(facts.get("memory_total")), real(facts.get("memory_limit"))
+        self.memory_total = int(total) if total else self.memory_total
+        self.memory_limit = int(limit) if limit else self.memory_limit or self.memory_total
+        self.cpus_allowed = whole(facts.get("cpus")) or self.cpus_allowed
+        self.cpus_total = whole(facts.get("cpus_total")) or self.cpus_total
+
+    def peak(self, row: Row) -> None:
+        """Of every sample."""
+        self.memory = max(self.memory, real(row.get("memory")) or 0.0)
+
+    def add(self, row: Row) -> None:
+        """Of those that means are taken of; what is absent was not measured."""
+        _append(self.cpus, row, "cpu")
+        _append(self.net, row, "net_in", "net_out")
+        _append(self.disk, row, "disk_read", "disk_write")
+
+
+@dataclass
+class _Gpu:
+    facts: Row
+    host: str
+    node: int
+    number: int
+    use: list[float] = field(default_factory=list)
+    power: list[float] = field(default_factory=list)
+    temperature: list[float] = field(default_factory=list)
+    memory: float = 0.0
+    joules: float = 0.0
+
+    def peak(self, row: Row, seconds: float) -> None:
+        """Of every sample, which is the mean of so many seconds."""
+        self.memory = max(self.memory, real(row.get("memory")) or 0.0)
+        self.joules += (real(row.get("power")) or 0.0) * seconds
+
+    def add(self, row: Row) -> None:
+        """Of those that means are taken of."""
+        _append(self.use, row, "use")
+        _append(self.power, row, "power")
+        _append(self.temperature, row, "temperature")
+
+
+@dataclass
+class _Machines:
+    """All hosts and GPUs of a run."""
+
+    most: int
+    """Samples of a file that means are taken of."""
+    nodes: dict[str, _Node] = field(default_factory=dict)
+    gpus: dict[tuple[str, str], _Gpu] = field(default_factory=dict)
+
+    def read(self, node: NodeSource, begun: float) -> tuple[float, int]:
+        """Add the samples of one node in one attempt; how long it trained, in how many samples."""
+        about = self.nodes.setdefault(node.host, _Node(node.host, node.node))
+        about.know(node.facts)
+        trained = [self._file(node, about, who, begun) for who in node.files]
+        return max((span for span, _ in trained), default=0.0), max(
+            (n for _, n in trained), default=0
+        )
+
+    def _file(
+        self, node: NodeSource, about: _Node, local_rank: int, begun: float
+    ) -> tuple[float, int]:
+        file, gpus = node.files[local_rank], dict[int, _Gpu]()
+        own = local_rank == min(node.files)
+        stride = -(-len(file) // self.most) or 1
+        times = []
+        for place, row in enumerate(file):
+            moment, seconds = real(row.get("time")) or 0.0, real(row.get("seconds")) or 0.0
+            counts = moment >= begun and place % stride == 0
+            if moment >= begun:
+                times.append(moment)
+            if own:
+                about.peak(row)
+                if counts:
+                    about.add(row)
+            for number, sample in node.gpus_in(local_rank, row):
+                if number not in gpus:
+                    gpus[number] = self._gpu(node, number)
+                gpus[number].peak(sample, seconds)
+                if counts:
+                    gpus[number].add(sample)
+        return (times[-1] - times[0] if times else 0.0), len(times)
+
+    def _gpu(self, node: NodeSource, number: int) -> _Gpu:
+        facts = node.gpus.get(number, {})
+        key = (node.host, str(facts.get("uuid") or number))
+        return self.gpus.setdefault(key, _Gpu(facts, node.host, node.node, number))
+
+
+def sampled(source: Source) -> Used:
+    """The run's use of its machines; without a source where nothing was sampled."""
+    machines = _Machines(_most(source))
+    seconds, counts = 0.0, []
+    for attempt in source.attempts.values():
+        trained = [machines.read(each, _begun(attempt)) for each in attempt.nodes.values()]
+        seconds += max((span for span, _ in trained), default=0.0)
+        counts += [count for _, count in trained]
+    nodes, gpus = list(machines.nodes.values()), list(machines.gpus.values())
+    if not any(len(file) for file in _files(source)):
+        return Used()
+    return _used(nodes, gpus, seconds, max(counts))
+
+
+def own_gpus(used: Used, asked: Asked) -> Used:
+    """Without GPUs where a node showed more than were asked for: then those of others are among them."""
+    counts: dict[str, int] = {}
+    for gpu in used.gpus:
+        counts[gpu.host] = counts.get(gpu.host, 0) + 1
+    most = asked.gpus_per_node
+    if not most or max(counts.values(), default=0) <= most or used.source != "samples":
+        return used
+    return replace(used, gpus=(), energy=None)
+
+
+def _files(source: Source) -> list[Sequence[Row]]:
+    nodes = [node for each in source.attempts.values() for node in each.nodes.values()]
+    return [file for node in nodes for file in node.files.values()]
+
+
+def _most(source: Source) -> int:
+    return min(max(ALL // max(len(_files(source)), 1), LEAST), MOST)
+
+
+def _begun(attempt: AttemptSource) -> float:
+    """When its first step began."""
+    progress = attempt.attempt.progress
+    return (progress.began if progress else None) or 0.0
+
+
+def _used(nodes: list[_Node], gpus: list[_Gpu], seconds: float, samples: int) -> Used:
+    busiest = max(nodes, key=lambda node: mean(node.cpus) or 0.0)
+    fullest = max(nodes, key=lambda node: node.memory)
+    joules = sum(gpu.joules for gpu in gpus)
+    return Used(
+        source="samples",
+        seconds=seconds,
+        samples=samples,
+        cpus=mean(busiest.cpus),
+        cpus_high=high(busiest.cpus),
+        cpus_host=busiest.host,
+        cpus_allowed=busiest.cpus_allowed,
+        cpus_total=busiest.cpus_total,
+        memory=int(fullest.memory) or None,
+        memory_host=fullest.host if len(nodes) > 1 else "",
+        memory_limit=fullest.memory_limit,
+        memory_total=fullest.memory_total,
+        net=max((mean(node.net) or 0.0 for node in nodes), default=None),
+        disk=max((mean(node.disk) or 0.0 for node in nodes), default=None),
+        energy=joules or None,
+        gpus=[_gpu(gpu) for gpu in sorted(gpus, key=lambda gpu: (gpu.node, gpu.host, gpu.number))],
+    )
+
+
+def _gpu(gpu: _Gpu) -> GpuUsed:
+    total = real(gpu.facts.get("memory_total"))
+    return GpuUsed(
+        node=gpu.node,
+        host=gpu.host,
+        gpu=gpu.number,
+        name=str(gpu.facts.get("name") or ""),
+        use=mean(gpu.use),
+        memory=int(gpu.memory) or None,
+        memory_total=int(total) if total else None,
+        power=mean(gpu.power),
+        power_limit=real(gpu.facts.get("power_limit")),
+        temperature=high(gpu.temperature),
+    )
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """None when there are none."""
+    return sum(values) / len(values) if values else None
+
+
+def high(values: Sequence[float]) -> float | None:
+    """The level that is exceeded in a twentieth of the values only."""
+    return sorted(values)[min(int(len(values) * HIGH), len(values) - 1)] if values else None
+
+
+def _append(values: list[float], row: Row, *names: str) -> None:
+    """The sum of those that are known."""
+    known = [each for name in names if (each := real(row.get(name))) is not None]
+    if known:
+        values.append(sum(known))

@@ -1,0 +1,115 @@
+"""A report made and put where it belongs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from allranks.cluster.slurm.jobs import checked_ids
+from allranks.errors import AllranksError, RunNotFoundError, UsageError
+from allranks.observe.report.advice import Advice, advise
+from allranks.observe.report.external_job import belongs, job_facts, known_usage
+from allranks.observe.report.facts import run_facts
+from allranks.observe.report.html_report import page
+from allranks.observe.report.markdown_report import markdown
+from allranks.observe.report.model import Facts
+from allranks.observe.report.report_json import record
+from allranks.observe.report.report_plots import Picture, pictures
+from allranks.observe.report.verdict import verdict
+from allranks.runs.atomic_files import put_text, write_text
+from allranks.runs.run import Run
+from allranks.runs.run_lookup import find_run
+
+FORMATS = {"html": "html", "markdown": "md", "json": "json"}
+"""The forms of a report and how their files end."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The facts, what follows from them, and the pictures."""
+
+    facts: Facts
+    advice: Sequence[Advice]
+    pictures: Sequence[Picture] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """The report in one sentence."""
+        return verdict(self.facts, self.advice)
+
+    def text(self, form: str = "html") -> str:
+        """The report in one of FORMATS."""
+        if form == "html":
+            return page(self.facts, self.advice, self.pictures)
+        if form == "markdown":
+            return markdown(self.facts, self.advice)
+        return json.dumps(record(self.facts, self.advice), indent=2, ensure_ascii=False) + "\n"
+
+    def default_path(self, form: str = "html") -> Path:
+        """``report.html`` in the folder of the run or task where that may be written, else a file here."""
+        facts, ending = self.facts, FORMATS[form]
+        folder = Path(facts.folder, "tasks", facts.task) if facts.task else Path(facts.folder)
+        if facts.kind == "run" and os.access(folder, os.W_OK):
+            return folder / f"report.{ending}"
+        name = facts.id if facts.kind == "run" else facts.job_ids[0]
+        task = f"_{facts.task}" if facts.task else ""
+        return Path(f"report-{name}{task}.{ending}").absolute()
+
+
+def report_run(run: Run, *, task: str | None = None, now: datetime | None = None) -> Report:
+    """Of a run, ended or not; of a job array that of one task, the newest unless it is given."""
+    facts, source = run_facts(run, task=task, now=now)
+    return Report(facts, advise(facts), pictures(source))
+
+
+def report_job(job_id: str, *, now: datetime | None = None) -> Report:
+    """Of a Slurm job, whoever started it; a job of a run gives the report of the run."""
+    checked_ids(job_id)
+    run = _run_of(job_id)
+    if run is not None and _is_of(run, job_id):
+        task = job_id.partition("_")[2] if run.array else ""
+        return report_run(run, task=task or None, now=now)
+    facts = job_facts(known_usage(job_id), now=now)
+    return Report(facts, advise(facts))
+
+
+def _is_of(run: Run, job_id: str) -> bool:
+    """As far as Slurm can tell; where it does not know the job or does not answer, the folder does."""
+    try:
+        return belongs(run, known_usage(job_id))
+    except AllranksError:
+        return True
+
+
+def save(report: Report, form: str = "html", output: str = "") -> Path:
+    """Write it to ``output`` (a file or a folder), or where it belongs.
+
+    Only a file that the user names may be a link or a pipe: in a folder others may have put one.
+    """
+    usual = report.default_path(form)
+    path = Path(output).expanduser() if output else usual
+    put = put_text if output else write_text
+    try:
+        if path.is_dir():
+            path, put = path / usual.name, write_text
+        put(path, report.text(form))
+    except OSError as error:
+        raise UsageError(
+            f"The report cannot be written to {path}: {error.strerror or error}.\n"
+            "Choose another place: --output FILE, or print it: --output -"
+        ) from None
+    return path
+
+
+def _run_of(job_id: str) -> Run | None:
+    """The run that has this job, if one has."""
+    try:
+        run = find_run(job_id)
+    except RunNotFoundError:
+        return None
+    wanted = {job_id, job_id.partition("_")[0], job_id.partition("+")[0]}
+    return run if wanted & set(run.job_ids) else None

@@ -1,0 +1,196 @@
+"""The facts as short texts, the same for every form of a report: a verdict and tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from allranks.core.formatting import amount, percent, span, step_time, three, value
+from allranks.observe.report.advice import Advice, enough
+from allranks.observe.report.advice.base import counted, names
+from allranks.observe.report.model import Facts
+
+GOOD, FAIR, BAD, PLAIN = "good", "fair", "bad", "plain"
+_ENDS = {
+    "completed": "It completed",
+    "failed": "It failed",
+    "node failed": "It lost a node",
+    "timeout": "It ran out of time",
+    "out of memory": "It ran out of memory",
+    "preempted": "It was preempted",
+    "cancelled": "It was cancelled",
+    "interrupted": "It saved itself and left",
+    "running": "It is running",
+    "pending": "It waits to start",
+    "requeued": "It waits to start again",
+    "unknown": "How it ended is not known",
+}
+"""How a verdict begins."""
+_STATES = {
+    "completed": GOOD,
+    "running": PLAIN,
+    "pending": PLAIN,
+    "interrupted": FAIR,
+    "cancelled": FAIR,
+}
+_BADLY = ("failed", "out of memory", "node failed", "timeout")
+
+
+SETTLED = "Or exactly as it was settled:"
+"""Between two ways to run it again."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number that is looked at first."""
+
+    title: str
+    value: str
+    about: str = ""
+    mood: str = PLAIN
+    """Whether it is good, fair, bad, or none of these."""
+
+
+def verdict(facts: Facts, advice: Sequence[Advice]) -> str:
+    """The report in one sentence."""
+    severities = [each.severity for each in changes(advice)]
+    state = "It was killed" if facts.killed else _ENDS.get(facts.state, f"It is {facts.state}")
+    if "error" in severities:
+        but = ", but something went wrong" if facts.state == "completed" else ""
+        return f"{state}{but}: look at the advice first."
+    if "warning" in severities:
+        wanted = counted(severities.count("warning"), "change")
+        return f"{state}; {wanted} would make it cheaper or faster."
+    if not enough(facts):
+        return f"{state}; {_not_judged(facts)}."
+    if facts.asked.has_gpus and facts.used.gpu_use is None:
+        return f"{state}; how its GPUs were used is not known."
+    much = "little" if severities else "nothing"
+    return f"{state}; from what was measured there is {much} to change."
+
+
+def array(facts: Facts) -> str:
+    """Which task of a job array this is, and which ended otherwise than well; empty of no array."""
+    if not facts.tasks:
+        return ""
+    count = counted(len(facts.tasks), "task")
+    parts = [f"Task {facts.task} of a job array, {count} so far" if facts.task else count]
+    for state in dict.fromkeys(facts.tasks.values()):
+        if state != "completed":
+            parts.append(f"{state}: {names([t for t, s in facts.tasks.items() if s == state], 6)}")
+    other = _other_task(facts)
+    return "; ".join(parts) + (
+        f". Of {'another' if facts.task else 'one'}: {other}" if other else "."
+    )
+
+
+def _other_task(facts: Facts) -> str:
+    """What to type for the report of a task that failed, else of any other."""
+    others = [task for task in facts.tasks if task != facts.task]
+    bad = [task for task in others if facts.tasks[task] in _BADLY]
+    for task in [*bad, *others][:1]:
+        if facts.kind == "run":
+            return f"allranks report {facts.id} --task {task}"
+        return f"allranks report --job {facts.job_ids[0]}_{task}"
+    return ""
+
+
+def _not_judged(facts: Facts) -> str:
+    """Why nothing can be said of its use."""
+    if facts.mixed:
+        return "how its parts used what they had, their own reports tell"
+    if not facts.ended:
+        return "it is too early to judge how it uses what it has"
+    if not facts.used.source:
+        return "how it used what it had is not known"
+    return "it was too short to judge how it used what it had"
+
+
+def changes(advice: Sequence[Advice]) -> list[Advice]:
+    """The advice that asks for a change: not the remark that nothing could be judged."""
+    return [each for each in advice if each.id != "short"]
+
+
+def tiles(facts: Facts) -> list[Tile]:
+    """Those that are known, the most important first."""
+    found = [_result(facts), *_progress(facts), *_speed(facts), *_machine(facts)]
+    if facts.goodput is not None and len(facts.attempts) > 1:
+        mood = GOOD if facts.goodput >= 0.9 else FAIR if facts.goodput >= 0.75 else BAD
+        about = f"of {span(facts.seconds)} moved the model forward"
+        found.append(Tile("Goodput", percent(facts.goodput), about, mood))
+    if facts.waited is not None:
+        found.append(Tile("In the queue", span(facts.waited)))
+    return found
+
+
+def _result(facts: Facts) -> Tile:
+    mood = _STATES.get(facts.state, BAD if facts.ended and facts.state != "unknown" else PLAIN)
+    lives = f", {counted(len(facts.attempts), 'attempt')}" if len(facts.attempts) > 1 else ""
+    code = f", exit code {facts.exit_code}" if facts.exit_code else ""
+    least = " or more" if facts.killed else ""
+    about = (f"after {span(facts.seconds)}{least}" if facts.seconds else "") + lives + code
+    return Tile("Result", facts.state, about.lstrip(", "), mood)
+
+
+def _progress(facts: Facts) -> list[Tile]:
+    found = []
+    if facts.step is not None:
+        whole = f"of {facts.total_steps:,}" if facts.total_steps else ""
+        each = f"{step_time(facts.step_seconds)} each" if facts.step_seconds else ""
+        about = ", ".join(words for words in (whole, each) if words)
+        found.append(Tile("Steps", f"{facts.step:,}", about))
+    for name, title in (("val_loss", "Validation loss"), ("train_loss", "Training loss")):
+        if name in facts.values:
+            best = facts.best.get(name)
+            about = f"best {value(best)}" if best is not None else ""
+            mood = BAD if name in facts.diverged else PLAIN
+            found.append(Tile(title, value(facts.values[name]), about, mood))
+    return found
+
+
+def _speed(facts: Facts) -> list[Tile]:
+    found = []
+    for name, word in (("tokens_per_second", "tokens"), ("samples_per_second", "samples")):
+        if name in facts.typical:
+            found.append(
+                Tile(
+                    "Throughput",
+                    f"{amount(facts.typical[name])} {word}/s",
+                    _per_rank(facts, name, word),
+                )
+            )
+            break
+    if "mfu" in facts.typical:
+        mfu = facts.typical["mfu"]
+        mood = GOOD if mfu >= 0.4 else FAIR if mfu >= 0.25 else BAD
+        found.append(Tile("MFU", percent(mfu), "of what the GPUs can compute", mood))
+    return found
+
+
+def _per_rank(facts: Facts, name: str, word: str) -> str:
+    ranks = facts.asked.ranks or 1
+    return f"{amount(facts.typical[name] / ranks)} {word}/s per rank" if ranks > 1 else ""
+
+
+def _machine(facts: Facts) -> list[Tile]:
+    found = []
+    use = facts.used.gpu_use
+    if use is not None:
+        mood = GOOD if use >= 0.8 else FAIR if use >= 0.5 else BAD
+        count = len([gpu for gpu in facts.used.gpus if gpu.use is not None])
+        found.append(Tile("GPU use", percent(use), f"mean over {counted(count, 'GPU')}", mood))
+    if facts.used.energy:
+        text = energy(facts.used.energy)
+        found.append(
+            Tile("Energy", text, "of the GPUs" if facts.used.gpus else "as Slurm measured it")
+        )
+    return found
+
+
+def energy(joules: float) -> str:
+    """``74 Wh``, ``5.2 kWh``, ``1.03 MWh``."""
+    hours = joules / 3600
+    for unit, name in ((1e6, "MWh"), (1e3, "kWh")):
+        if hours >= unit:
+            return f"{three(hours / unit)} {name}"
+    return f"{hours:.0f} Wh"

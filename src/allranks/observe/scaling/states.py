@@ -1,0 +1,107 @@
+"""How the points of a study stand, asked of the scheduler and of their run folders."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from allranks.cluster.slurm.job_states import State
+from allranks.core.formatting import one_line
+from allranks.observe.scaling.study import DONE, FAILED, QUEUED, RUNNING, WAITING, Point, Study
+from allranks.runs.run import Run
+from allranks.schedulers.run_state import RunStatus, run_statuses
+
+PATIENCE = 120.0
+"""Seconds for which Slurm is asked for a job that it does not know; it may be away itself."""
+CONSOLE = "console.log"
+"""What a point's launcher and ranks would have shown, in its run folder, where it is no job of its own."""
+_ERROR = re.compile(r"\berror\b", re.IGNORECASE)
+_TAIL = 16_384
+
+
+class Looker:
+    """Looks at the points that are under way; remembers since when Slurm does not know a job."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._unknown: dict[str, float] = {}
+
+    def refresh(self) -> bool:
+        """Ask for those under way; True when anything changed. Whoever holds the study saves it."""
+        pairs = [
+            (point, run)
+            for point in self.study.points
+            if point.open and (run := self.study.run_of(point))
+        ]
+        before = [(point.state, point.why) for point, _ in pairs]
+        for (point, _), status in zip(pairs, run_statuses([run for _, run in pairs]), strict=True):
+            self._settle(point, status)
+        return before != [(point.state, point.why) for point, _ in pairs]
+
+    def _settle(self, point: Point, status: RunStatus) -> None:
+        state = status.state
+        if state is State.UNKNOWN and not point.job_id:
+            began = status.attempts > 0  # elsewhere: it may still run there
+            point.state, point.why = RUNNING if began else FAILED, one_line(status.why)
+            return
+        if state is State.UNKNOWN:
+            now = time.monotonic()
+            if now - self._unknown.setdefault(point.run, now) > PATIENCE:
+                point.state, point.why = FAILED, "Slurm no longer knows its job."
+            return
+        self._unknown.pop(point.run, None)
+        if state is State.COMPLETED:
+            point.state, point.why = DONE, ""
+        elif state.ended:
+            point.state, point.why = FAILED, failure_text(status)
+        elif state.active:
+            point.state, point.why = RUNNING, ""
+        else:
+            point.state, point.why = QUEUED, status.why
+
+
+def forget_lost(study: Study) -> None:
+    """Points under way whose run folder is gone have never been."""
+    for point in study.points:
+        if point.open and study.run_of(point) is None:
+            point.state, point.why, point.run = WAITING, "", ""
+
+
+def failure_text(status: RunStatus) -> str:
+    """In one line why a run failed: its first error, else what the scheduler says and its last words."""
+    last = status.run.last_attempt
+    failure = last.first_failure() if last else None
+    if failure is not None:
+        return f"rank {failure.rank}: {one_line(failure.error) or failure.how}"
+    state = "" if status.state is State.FAILED else status.state.value
+    code = f"exit code {status.exit_code}" if status.exit_code else ""
+    how = ", ".join(filter(None, (state, code)))
+    return ": ".join(filter(None, (how, one_line(status.why) or _last_words(status.run))))
+
+
+def _last_words(run: Run) -> str:
+    """Of a run whose ranks left none: the last error that was said around them, by srun or the script."""
+    files = [path for path in (run.path / CONSOLE, *run.path.glob("slurm-*.out")) if path.is_file()]
+    newest = sorted(files, key=lambda path: path.stat().st_mtime)[-1:]
+    lines = [line for path in newest for line in _tail(path).splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line)]
+    return one_line((errors or lines or [""])[-1])
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - _TAIL, 0))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""  # somebody else's
+
+
+def progress_text(run: Run | None) -> str:
+    """How far a run is: ``step 40 of 100``; empty when its ranks do not tell."""
+    last = run.last_attempt if run else None
+    progress = last.progress if last else None
+    if progress is None or not progress.total_steps:
+        return ""
+    return f"step {progress.step} of {progress.total_steps}"

@@ -1,0 +1,162 @@
+"""One picture of a run, as lines that fit the screen. Pure: the same snapshot gives the same lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from allranks.observe.top import footer as foot
+from allranks.observe.top import header as head
+from allranks.observe.top.fitted_lines import wrapped
+from allranks.observe.top.rank_rows import rows, shown_rows
+from allranks.observe.top.text_bars import BLOCKS, Glyphs
+from allranks.observe.top.view_settings import View
+from allranks.observe.view.model import Snapshot
+from allranks.schedulers.run_state import elapsed
+
+_LOG_LINES = 3
+"""Of the last lines, where the table would take all the room."""
+_PAGE_LINES = 20
+"""Of the last lines, where there is no end to the room."""
+_ROOMY = 24
+"""From so many lines on, the table stands free."""
+_EARLY = 300.0
+"""Seconds in which any script may have to load first."""
+NOTHING_TOLD = (
+    "The script tells nothing of its training. With allranks.Trainer this shows its progress, "
+    "loss, speed, and where the time of a step goes."
+)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The lines, and which rows of the table they show."""
+
+    lines: list[Text]
+    first: int = 0
+    shown: int = 0
+    total: int = 0
+
+
+def frame(
+    snapshot: Snapshot,
+    width: int,
+    height: int | None = None,
+    view: View | None = None,
+    glyphs: Glyphs = BLOCKS,
+) -> Frame:
+    """The whole screen; without a height every row, and no keys: a page for a file or a pipe."""
+    picture = _Picture(snapshot, view or View(), max(width, 1), glyphs)
+    if height is None:
+        return picture.page()
+    if picture.view.help:
+        return Frame(foot.help_lines(picture.width, glyphs)[:height])
+    return picture.screen(max(height, 1))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Lines that stay or leave together; the highest ``rank`` leaves first, 0 never."""
+
+    lines: Sequence[Text]
+    rank: int
+
+
+class _Picture:
+    """The parts of a frame, put together with or without an end to the room."""
+
+    def __init__(self, snapshot: Snapshot, view: View, width: int, glyphs: Glyphs) -> None:
+        self.snapshot = snapshot
+        self.view = view
+        self.width = width
+        self.glyphs = glyphs
+        self.table = rows(snapshot, view, width, glyphs)
+        below = foot.attempts(snapshot, width, glyphs)
+        self.below = _Part([below] if below else [], 4)
+
+    def page(self) -> Frame:
+        """Everything, from top to bottom."""
+        table = self.table
+        lines = _lines(self._above())
+        if table.count:
+            lines += [Text(), table.head, *(table.row(number) for number in range(table.count))]
+        if end := [*self.below.lines, *self._tail(_PAGE_LINES)]:
+            lines += [Text(), *end]
+        return Frame(lines, 0, table.count, table.count)
+
+    def screen(self, height: int) -> Frame:
+        """As many lines as there are, the keys on the last one."""
+        count = self.table.count
+        logs = len(self._tail(min(_LOG_LINES, height // 6)))
+        wanted = min(count, height // 5) + 1 if count and height > 7 else 0
+        parts = _thinned([*self._above(), self.below], height - 1 - logs - wanted)
+        below = [*self.below.lines] if self.below in parts else []
+        above = _lines([part for part in parts if part is not self.below])
+        room = height - len(above) - len(below) - logs - 1
+        free = 1 if count and (height >= _ROOMY or room > count + 2) else 0
+        shown = max(min(room - 1 - 2 * free, count), 0)
+        first = max(min(self.view.first, count - shown), 0)
+        middle = self._middle(first, shown, free)
+        end = [*below, *self._tail(room - len(middle) - free + logs)]
+        fill = [Text()] * (height - 1 - len(above) - len(middle) - len(end))
+        lines = [*above, *middle, *fill, *end][: max(height - 1, 1)]
+        keys = [self._keys(first, shown)] if height > 1 else []
+        return Frame([*lines, *keys], first, shown, count)
+
+    def _above(self) -> list[_Part]:
+        """In the order of the screen."""
+        how = (self.snapshot, self.width, self.glyphs)
+        progress, times = _part(head.progress(*how), 1), _part(head.times(*how), 5)
+        told = [_part(head.loss(*how), 3), _part(head.speed(*how), 6), _Part(head.step(*how), 7)]
+        if not any(part.lines for part in (progress, *told)) and self.snapshot.status.attempts:
+            told = [
+                _Part(wrapped(_silence(self.snapshot), self.width, 2, "dim", self.glyphs.more), 8)
+            ]
+        first = [_Part([head.title(*how)], 0), _Part(head.notices(*how), 2)]
+        return [*first, progress, times, *told]
+
+    def _middle(self, first: int, shown: int, free: int) -> list[Text]:
+        if not shown:
+            return []
+        table = self.table
+        return [*[Text()] * free, table.head, *(table.row(first + n) for n in range(shown))]
+
+    def _tail(self, most: int) -> list[Text]:
+        return foot.tail(self.snapshot, self.width, most, self.glyphs)
+
+    def _keys(self, first: int, shown: int) -> Text:
+        place, total = "", self.table.count
+        if shown < total:
+            what = shown_rows(self.snapshot, self.view)
+            place = f"{what} {first + 1}-{first + shown} of {total}"
+        return foot.keys(self.view, self.width, place, self.glyphs)
+
+
+def _silence(snapshot: Snapshot) -> str:
+    """What stands in the place of the progress: a Trainer's script is given time to load."""
+    status = snapshot.status
+    early = not status.state.ended and (elapsed(status, snapshot.time) or 0.0) < _EARLY
+    if not snapshot.trainer and not early:
+        return NOTHING_TOLD
+    return "It ended before its first step." if status.state.ended else "no step yet"
+
+
+def _thinned(parts: list[_Part], most: int) -> list[_Part]:
+    """Without what matters least, until it fits."""
+    while len(_lines(parts)) > most:
+        full = [part for part in parts if part.lines and part.rank]
+        if not full:
+            break
+        least = max(full, key=lambda part: part.rank)
+        parts = [part for part in parts if part is not least]
+    return parts
+
+
+def _part(line: Text | None, rank: int) -> _Part:
+    return _Part([] if line is None else [line], rank)
+
+
+def _lines(parts: Sequence[_Part]) -> list[Text]:
+    return [line for part in parts for line in part.lines]

@@ -1,0 +1,241 @@
+"""The upper part of the screen: which run, how far, how well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from rich.text import Text
+
+from allranks.cluster.slurm.job_states import State
+from allranks.core.formatting import amount, clean, clock, span, step_time, value
+from allranks.observe.top.fitted_lines import Piece, cut, fit, wrapped
+from allranks.observe.top.short_numbers import percent
+from allranks.observe.top.text_bars import COLOURS, Glyphs, bar, sparkline, stacked
+from allranks.observe.view.model import TIMINGS, Snapshot
+from allranks.schedulers.run_state import RunStatus, elapsed
+
+STATE_COLOURS = {
+    State.RUNNING: "green",
+    State.COMPLETING: "green",
+    State.COMPLETED: "green",
+    State.PENDING: "yellow",
+    State.REQUEUED: "yellow",
+    State.SUSPENDED: "yellow",
+    State.INTERRUPTED: "yellow",
+    State.UNKNOWN: "yellow",
+}
+"""All other states are ends that nobody wanted: red."""
+
+_OURS = {
+    *("train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu"),
+    *("flops_per_second", *TIMINGS),
+}
+"""Metrics that have a place of their own, or that the bar of a step tells."""
+_PHASE_NAMES = {"checkpoint": "saving"}
+
+
+def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text:
+    """The run, its state, its job, how long it has been going."""
+    status = snapshot.status
+    state = status.state.value
+    task = f"task {clean(snapshot.task)}" if snapshot.task else ""
+    room = max(width - len(state) - len(task) - 4, 8)
+    name = cut(Text(clean(status.run.id), "bold"), room, glyphs.more)
+    seconds = elapsed(status, snapshot.time)
+    return fit(
+        [
+            Piece(name),
+            Piece.of(task, "bold"),
+            Piece.of(state, f"bold {_colour(status)}"),
+            Piece.of(f"job {status.job_id}" if status.job_id else "", rank=2),
+            Piece.of("" if seconds is None else clock(seconds), rank=1),
+            Piece.of(f"attempt {status.attempts}" if status.attempts else "", rank=3),
+            Piece.of(clean(status.nodes), "dim", rank=4),
+        ],
+        width,
+        glyphs.more,
+    )
+
+
+def _colour(status: RunStatus) -> str:
+    return STATE_COLOURS.get(status.state, "red")
+
+
+def notices(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
+    """What must be read before any number: why it waits, how it ended, who holds the others up."""
+    status = snapshot.status
+    lines: list[Text] = []
+    if text := _standing(status):
+        lines += wrapped(clean(text), width, 2, _colour(status), glyphs.more)
+    for text, colour in _other_tasks(snapshot):
+        lines.append(cut(Text(text, colour), width, glyphs.more))
+    if status.state.ended or snapshot.progress.share == 1:
+        return lines
+    if (silent := snapshot.progress.stalled_seconds) is not None:
+        text = f"no step for {clock(silent)}: the training has stopped moving"
+        lines.append(cut(Text(text, "bold red"), width, glyphs.more))
+    slow = [rank for rank in snapshot.ranks if rank.straggler]
+    if slow:
+        worst = max(slow, key=lambda rank: rank.behind or 0.0)
+        others = f", and {len(slow) - 1} more" if len(slow) > 1 else ""
+        where = f" on {clean(worst.host)}" if worst.host else ""
+        by = f": its own work takes {percent(worst.behind)} longer" if worst.behind else ""
+        text = f"straggler: the others wait for rank {worst.rank}{where}{others}{by}"
+        lines.append(cut(Text(text, "bold red"), width, glyphs.more))
+    return lines
+
+
+def _other_tasks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """The tasks of the array that failed while this one is shown; when it is over also those that run."""
+    failed = [task for task in snapshot.failed_tasks if task != snapshot.task]
+    running = [task for task in snapshot.running_tasks if task != snapshot.task]
+    if failed:
+        yield _named(failed, "did not finish", snapshot), "red"
+    if running and snapshot.status.state.ended:
+        yield _named(running, "runs" if len(running) == 1 else "run", snapshot), "green"
+
+
+def _named(tasks: Sequence[str], what: str, snapshot: Snapshot) -> str:
+    """What the tasks do, and how to look at the first of them."""
+    names, job = [clean(task) for task in tasks], snapshot.status.job_id
+    look = f"{job}_{names[0]}" if job else f"--task {names[0]} {clean(snapshot.status.run.id)}"
+    some = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
+    return f"task{'s' if len(names) > 1 else ''} {some} {what}: allranks top {look}"
+
+
+def progress(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+    """The bar, the step, the epoch."""
+    now = snapshot.progress
+    if now.step is None:
+        return None
+    total = f"/{now.total_steps}" if now.total_steps else ""
+    pieces = [
+        Piece.of(f"step {now.step}{total}"),
+        Piece.of(percent(now.share), "bold", rank=1),
+        Piece.of(_epoch(now.epoch, now.epochs), rank=2),
+    ]
+    room = min(width - fit(pieces, width).cell_len - 2, 60)
+    if now.share is None or room < 6:
+        return fit(pieces, width, glyphs.more)
+    drawn = bar(now.share, room, "green", glyphs)
+    return fit([Piece(drawn, rank=3), *pieces], width, glyphs.more)
+
+
+def times(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+    """When it will be done, and whether the job lasts so long."""
+    now, pieces = snapshot.progress, []
+    if snapshot.status.state.ended:
+        return None
+    if now.eta_seconds is not None:
+        pieces.append(Piece.of(f"{clock(now.eta_seconds)} to go"))
+    if now.deadline is not None:
+        pieces.append(_time_limit(now.deadline - snapshot.time, now.eta_seconds))
+    if now.saved_step is not None:
+        pieces.append(Piece.of(f"saved at step {now.saved_step}", rank=1))
+    return fit(pieces, width, glyphs.more) if pieces else None
+
+
+def _time_limit(left: float, needed: float | None) -> Piece:
+    if left < 0:
+        return Piece.of(f"its time limit passed {span(-left)} ago", "yellow")
+    if needed is None:
+        return Piece.of(f"time limit in {clock(left)}")
+    short = needed > left
+    verdict = "before the end" if short else "enough"
+    return Piece.of(f"time limit in {clock(left)}, {verdict}", "bold red" if short else "")
+
+
+def loss(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+    """The loss with its curve, the validation's, the learning rate."""
+    values = snapshot.values
+    train = values.get("train_loss", snapshot.loss[-1][1] if snapshot.loss else None)
+    val = values.get("val_loss", snapshot.val_loss[-1][1] if snapshot.val_loss else None)
+    rates = [number for name, number in values.items() if _is_rate(name)]
+    if train is None and val is None and not rates:
+        return None
+    before = Piece.of("" if train is None else f"loss {value(train)}", "bold")
+    after = [
+        Piece.of("" if val is None else f"val loss {value(val)}", rank=1),
+        Piece.of(f"lr {rates[0]:.3g}" if rates else "", rank=2),
+    ]
+    room = width - fit([before, *after], width).cell_len - 2
+    curve = sparkline(snapshot.loss, room, glyphs) if room >= 6 else ""
+    return fit([before, Piece.of(curve, "cyan", rank=3), *after], width, glyphs.more)
+
+
+def speed(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+    """Samples, tokens, MFU, then the user's own metrics as far as there is room."""
+    values = snapshot.values
+    pieces = [
+        Piece.of(f"{amount(values[name])} {unit}", rank=rank)
+        for name, unit, rank in (
+            ("samples_per_second", "samples/s", 0),
+            ("tokens_per_second", "tokens/s", 1),
+        )
+        if name in values
+    ]
+    if "mfu" in values:
+        pieces.append(Piece.of(f"MFU {percent(values['mfu'])}", rank=2))
+    own = [Piece.of(f"{name} {value(number)}", rank=3) for name, number in _own(snapshot)]
+    return fit([*pieces, *own], width, glyphs.more) if pieces or own else None
+
+
+def step(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
+    """Where the time of a step goes: a bar, and below it what its letters mean."""
+    parts = {name: seconds for name, seconds in snapshot.phases.items() if seconds > 0}
+    whole = sum(parts.values())
+    if not whole:
+        return []
+    label = f"a step {step_time(whole).replace('µ', glyphs.micro)}"
+    line = Text(f"{label}  ")
+    line.append_text(stacked(parts, max(width - len(label) - 2, 1)))
+    order = sorted(parts, key=lambda name: -parts[name])
+    legend = [
+        Piece.of(
+            f"{_PHASE_NAMES.get(name, name)} {percent(seconds / whole)}",
+            COLOURS.get(name, ""),
+            rank=order.index(name),
+        )
+        for name, seconds in parts.items()
+        if seconds / whole >= 0.005
+    ]
+    return [cut(line, width, ""), fit(legend, width, glyphs.more)]
+
+
+def _own(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
+    """What the training itself reports, without what has its own place."""
+    for name, number in snapshot.values.items():
+        if name not in _OURS and not _is_rate(name):
+            yield clean(name), number
+
+
+def _is_rate(name: str) -> bool:
+    """Whether it is a learning rate: one, or those of several groups."""
+    return name == "lr" or name.startswith("lr_")
+
+
+def _epoch(epoch: int | None, epochs: int | None) -> str:
+    if epoch is None:
+        return ""
+    return f"epoch {epoch}/{epochs}" if epochs else f"epoch {epoch}"
+
+
+def _standing(status: RunStatus) -> str:
+    """Why it waits or how it ended; nothing of a run that just runs."""
+    if status.state is State.PENDING:
+        text = f"waiting: {status.why or 'no reason given yet'}"
+        if status.expected_start:
+            text += f"; expected to start at {_moment(status.expected_start)}"
+        return text
+    if status.state.ended:
+        when = f" at {_moment(status.end)}" if status.end else ""
+        code = f", exit code {status.exit_code}" if status.exit_code else ""
+        return f"{status.state.value}{when}{code}" + (f": {status.why}" if status.why else "")
+    if status.state is State.UNKNOWN and status.job_id:
+        return status.why or "Slurm does not know the job any more"
+    return status.why
+
+
+def _moment(time: datetime) -> str:
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")

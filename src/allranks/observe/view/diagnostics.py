@@ -1,0 +1,112 @@
+"""What lint, a check and the run itself have to say of a run, for views that show it beside the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allranks.cluster.slurm.job_states import State
+from allranks.errors import AllranksError
+from allranks.observe.check import KEPT
+from allranks.observe.view.model import Remark
+from allranks.runs.atomic_files import read_json
+from allranks.runs.attempt import Attempt, Failure
+from allranks.runs.exit_reasons import KILLS
+from allranks.runs.run import Run
+from allranks.schedulers.run_state import folder_status
+
+
+def remarks(run: Run) -> list[Remark]:
+    """The failure first, then what was found around it, errors before warnings."""
+    found = [*_failures(run), *_check(run), *_lint(run)]
+    order = {"error": 0, "warning": 1, "note": 2}
+    return sorted(found, key=lambda each: (each.source != "run", order.get(each.severity, 3)))
+
+
+def _lint(run: Run) -> Iterator[Remark]:
+    """Warnings and errors in the text that was submitted. A file that cannot be read has none."""
+    from allranks.lint.engine import Settings, lint
+    from allranks.lint.finding import NOTE
+
+    script = run.path / "job.sh"
+    if not script.is_file():
+        return
+    try:
+        report = lint([script], Settings(related=False))
+    except AllranksError:
+        return
+    for finding in report.findings:
+        if finding.severity > NOTE:
+            yield Remark(
+                source="lint",
+                severity=finding.severity.word,
+                title=finding.title,
+                message=finding.message,
+                help=finding.help,
+                rule=finding.rule,
+                line=finding.span.line,
+            )
+
+
+def _check(run: Run) -> Iterator[Remark]:
+    """Of a run that was a check: what came out."""
+    kept = read_json(run.path / KEPT)
+    if kept:
+        yield Remark(
+            source="check",
+            severity="note" if kept.get("ok") else "warning",
+            title=f"allranks check --{kept.get('check')}",
+            message=" ".join(str(line) for line in kept.get("advice") or ()),
+        )
+
+
+def _failures(run: Run) -> Iterator[Remark]:
+    """Of a job array those of each task."""
+    last = {attempt.array_task: attempt for attempt in run.attempts}
+    for attempt in last.values():
+        yield from _failure_of(run, attempt)
+
+
+def _failure_of(run: Run, last: Attempt) -> Iterator[Remark]:
+    """The first failure of the last attempt; else the sentence with which it ended badly."""
+    if last.outcome == "finished":
+        return
+    failure = last.first_failure()
+    if failure is not None:
+        yield _failure(run, last, failure)
+    elif last.reason and last.exit_code:
+        yield Remark(
+            source="run",
+            severity="warning" if last.followed else "error",
+            title=f"{_task(last)}Attempt {last.number}: {last.outcome or 'ended'}",
+            message=last.reason,
+        )
+    elif _was_killed(run, last):
+        yield Remark(
+            source="run",
+            severity="warning" if last.followed else "error",
+            title=f"{_task(last)}Attempt {last.number}: killed",
+            message=f"It was killed from outside: {KILLS}.",
+            help=f"allranks logs {run.id}",
+        )
+
+
+def _was_killed(run: Run, last: Attempt) -> bool:
+    """Its end was written by another, or by nobody while no process of it lives here."""
+    if last.outcome or run.array:
+        return last.outcome == "killed"
+    return folder_status(run).state is State.FAILED
+
+
+def _failure(run: Run, attempt: Attempt, failure: Failure) -> Remark:
+    where = f" on {failure.host}" if failure.host else ""
+    return Remark(
+        source="run",
+        severity="error",
+        title=f"{_task(attempt)}Rank {failure.rank} failed first{where}: {failure.how}",
+        message=failure.error or "It left no traceback.",
+        help=f"allranks logs --errors --attempt {attempt.number} {run.id}",
+    )
+
+
+def _task(attempt: Attempt) -> str:
+    return f"Task {attempt.array_task}: " if attempt.array_task else ""

@@ -1,0 +1,204 @@
+"""The files of one run, followed: what was added since the last look is read, nothing twice.
+
+Nothing is written, so runs of others can be watched. Every file may be absent, torn or grow at any moment.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from allranks.errors import RunNotFoundError
+from allranks.observe.view.attempt_views import Lives
+from allranks.observe.view.metric_columns import Columns, Tables
+from allranks.observe.view.sampled_lines import MOST, Sampled, node_samples, rank_samples
+from allranks.runs.atomic_files import is_there
+from allranks.runs.attempt import Attempt, Rank
+from allranks.runs.jsonl_tail import JsonlTail
+from allranks.runs.node_samples import NodeSource, find_nodes
+from allranks.runs.run import RESUBMITTED, Run
+
+_AT_ONCE = 20_000
+_MANY_NODES = 8
+"""With more of them, fewer samples of each make a heat map."""
+_COARSE = 2.0
+"""Seconds; a second change within them may leave the same time on a file or folder."""
+_SIGNS = ("attempt.json", "end.json", "progress.json", "ranks", "failures", "nodes", "interrupted")
+
+Stamp = tuple[int, int, int]
+
+__all__ = ["AttemptSource", "Columns", "NodeSource", "Source"]
+
+
+class AttemptSource:
+    """One attempt: its nodes' samples, its windows of steps, its ranks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = int(path.name)
+        self.nodes: dict[int, NodeSource] = {}
+        self.steps: JsonlTail = JsonlTail(path / "steps.jsonl")
+        """One object per window of steps, each read when it is asked for."""
+        self.attempt = Attempt.open(path)
+        self.ranks: list[Rank] = []
+        self.settled = False
+        """Another attempt follows it, and its end was read: nothing will be added."""
+        self._stamps: dict[str, Stamp] = {}
+        self._noticed: dict[str, float] = {}
+        self._windows = Sampled(self.steps, rank_samples)
+        self._samples: dict[tuple[int, int], Sampled] = {}
+
+    def refresh(self) -> bool:
+        """Look at what was added; True when anything changed."""
+        stamps = {name: _stamp(self.path / name) for name in _SIGNS}
+        new = [name for name in _SIGNS if stamps[name] != self._stamps.get(name)]
+        self._stamps = stamps
+        changed = self._read_small_files(new) or bool(new)
+        grown = [node.refresh() for node in self.nodes.values()]
+        return self.steps.refresh() or any(grown) or changed
+
+    def _read_small_files(self, new: list[str]) -> bool:
+        """Those that changed just now, and for a while after; whether they say something else."""
+        now = time.monotonic()
+        self._noticed.update(dict.fromkeys(new, now))
+        recent = {name for name, when in self._noticed.items() if now - when <= _COARSE}
+        before = self.attempt, self.ranks
+        if recent:
+            self.attempt = Attempt.open(self.path)
+            find_nodes(self.path, self.nodes)
+        if "ranks" in recent:  # hundreds of files, so not every time
+            self.ranks = self.attempt.ranks()
+        return before != (self.attempt, self.ranks)
+
+    def windows(self) -> Sampled:
+        """Windows of steps, evenly spaced over the attempt."""
+        self._windows.refresh()
+        return self._windows
+
+    def samples(self, node: int, local_rank: int) -> Sampled:
+        """Samples of one file of a node, evenly spaced over the attempt."""
+        source = self.nodes[node]
+        key = (node, local_rank)
+        if key not in self._samples:
+            few = MOST if len(self.nodes) <= _MANY_NODES else MOST // 2
+            file = source.files[local_rank]
+            self._samples[key] = Sampled(file, partial(node_samples, source, local_rank), few)
+        self._samples[key].refresh(source.numbering)
+        return self._samples[key]
+
+
+class Source(Tables):
+    """A run as its last refresh found it; for one thread at a time.
+
+    Of a job array it follows one task: the one asked for, else the one that began last of those that
+    still run, or of all when none does; and when that one has ended, another that runs.
+    """
+
+    def __init__(self, run: Run, task: str | None = None, lives: Lives | None = None) -> None:
+        super().__init__()
+        self.run = run
+        self.task = task
+        """Which task it follows."""
+        self._asked_for = task
+        self.lives = lives or Lives(run.path)
+        """The attempts of all tasks."""
+        self.attempts: dict[int, AttemptSource] = {}
+        self._metrics: JsonlTail | None = None
+        self._place: tuple[int, int] = (0, 0)
+        self._owns_lives = lives is None
+        self._beside: dict[str, Source] = {}
+        self._is_array = False
+        self._stamps: tuple[Stamp, ...] = ()
+
+    def refresh(self) -> bool:
+        """Look at what was added; True when anything changed."""
+        found = self._refresh_run() | self._find_attempts()
+        changed = [self._refresh_attempt(each) for each in self.attempts.values()]
+        return self._refresh_metrics() or found or any(changed)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks of a job array that have begun; empty when it is none."""
+        return list(self.lives.last())
+
+    def each(self) -> list[Source]:
+        """Of a job array a source for each task that has begun, up to date; else this one alone."""
+        for task in self.tasks:
+            if task != self.task and task not in self._beside:
+                self._beside[task] = Source(self.run, task, self.lives)
+        for source in self._beside.values():
+            source.refresh()
+        return [self._beside.get(task, self) for task in self.tasks] or [self]
+
+    @property
+    def last(self) -> AttemptSource | None:
+        """The present attempt, or the one that ended last."""
+        return self.attempts[max(self.attempts)] if self.attempts else None
+
+    @property
+    def folder(self) -> Path:
+        """Where metrics lie: the run folder; of an array that of the task."""
+        own = self.run.path / "tasks" / self.task if self.task else None
+        return own if own is not None and is_there(own) else self.run.path
+
+    def _refresh_run(self) -> bool:
+        """A run that goes on in another job has its number in these files."""
+        stamps = tuple(_stamp(self.run.path / name) for name in ("run.json", RESUBMITTED))
+        before, self._stamps = self._stamps, stamps
+        if stamps != before:
+            with suppress(RunNotFoundError):  # it was removed while it was watched
+                self.run = Run.open(self.run.path)
+            self._is_array = bool(self.run.array)
+        return stamps != before
+
+    def _find_attempts(self) -> bool:
+        if self._owns_lives:
+            self.lives.refresh()
+        self._choose_task()
+        if self._is_array and self.task is None:
+            return False  # whose an attempt is, is not known before its file is there
+        new = [each for each in self.lives.numbers(self.task or "") if each not in self.attempts]
+        for number in new:
+            self.attempts[number] = AttemptSource(self.run.path / "attempts" / str(number))
+        return bool(new)
+
+    def _choose_task(self) -> None:
+        if self._asked_for or not self.lives.last():
+            return
+        over = self.task in self.lives.ended_tasks() and self.lives.running_tasks()
+        if self.task is None or over:
+            self.task = self.lives.newest_task()
+            self.attempts = {}
+
+    def _refresh_attempt(self, each: AttemptSource) -> bool:
+        if each.settled:
+            return False
+        each.settled = each.number != max(self.attempts) and bool(each.attempt.outcome)
+        return each.refresh()
+
+    def _refresh_metrics(self) -> bool:
+        path = self.folder / "metrics.jsonl"
+        if self._metrics is None or self._metrics.path != path:
+            self._metrics, self._place = JsonlTail(path), (-1, 0)
+        self._metrics.refresh()
+        generation, done = self._place
+        if self._place == (self._metrics.generation, len(self._metrics)):
+            return False
+        if generation != self._metrics.generation:
+            done = 0
+            self.clear()
+        while rows := self._metrics.since(done, done + _AT_ONCE):
+            self.add(rows)
+            done += len(rows)
+        self._place = (self._metrics.generation, done)
+        return True
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        about = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return about.st_mtime_ns, about.st_size, about.st_ino

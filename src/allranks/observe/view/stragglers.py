@@ -1,0 +1,88 @@
+"""Ranks that the others wait for.
+
+A step ends for all ranks at the same time, so a slow rank shows in its own work: loading data and
+computing take it longer than the median of the others, who wait for it in communication.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from allranks.observe.view.json_numbers import real
+
+BEHIND = 0.2
+"""A straggler's own work takes longer than the median of the others by more than this share …"""
+LEAST_SECONDS = 0.001
+"""… and by more than this: steps of a millisecond are uneven by nature …"""
+WINDOWS = 5
+"""… in most of the last so many windows: a single slow one is a checkpoint or a hiccup."""
+_OFTEN = 3
+
+
+def own_work(window: Mapping[str, Any]) -> list[float | None]:
+    """Seconds per step of each rank's own work: data and computing; None where it is not known."""
+    computing, data = window.get("compute_seconds"), window.get("data_seconds")
+    if not isinstance(computing, list):
+        return []
+    loads = data if isinstance(data, list) and len(data) == len(computing) else [0] * len(computing)
+    return [
+        None if (mine := real(each)) is None else mine + (real(load) or 0.0)
+        for each, load in zip(computing, loads, strict=True)
+    ]
+
+
+def behind(window: Mapping[str, Any]) -> list[float | None]:
+    """By which share each rank is slower than the median of the others in a window; 0.3 is 30 %."""
+    work = own_work(window)
+    return [
+        None if mine is None or not usual else mine / usual - 1
+        for mine, usual in zip(work, _others(work), strict=True)
+    ]
+
+
+def late(work: Sequence[float | None]) -> list[int]:
+    """The ranks that the others wait for in one window, by their own work."""
+    return [
+        rank
+        for rank, (mine, usual) in enumerate(zip(work, _others(work), strict=True))
+        if mine is not None and usual and mine > usual + max(BEHIND * usual, LEAST_SECONDS)
+    ]
+
+
+def usually_behind(windows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """By rank the median share over the last 5 windows: of a straggler one that made it such."""
+    shares: dict[int, list[float]] = {}
+    for window in windows[-WINDOWS:]:
+        for rank, share in enumerate(behind(window)):
+            if share is not None:
+                shares.setdefault(rank, []).append(share)
+    return {rank: median(found) for rank, found in shares.items()}
+
+
+def stragglers(windows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The ranks that stayed behind in at least 3 of the last 5 windows; the first one is a warm-up."""
+    recent = [own_work(window) for window in windows[-WINDOWS:]]
+    counts = Counter(rank for work in recent for rank in late(work))
+    return sorted(rank for rank, count in counts.items() if count >= _OFTEN)
+
+
+def _others(work: Sequence[float | None]) -> list[float | None]:
+    """For each rank the median of all others: of two ranks, the other one. None for a rank alone.
+
+    The median of all would be half the rank's own where there are two.
+    """
+    known = sorted(each for each in work if each is not None)
+    return [None if each is None else _median_without(known, each) for each in work]
+
+
+def _median_without(known: list[float], mine: float) -> float | None:
+    """Of sorted values, with one that is as large as mine left out."""
+    rest, place = len(known) - 1, bisect_left(known, mine)
+    if not rest:
+        return None
+    low, high = (rest - 1) // 2, rest // 2
+    return (known[low + (low >= place)] + known[high + (high >= place)]) / 2

@@ -1,0 +1,132 @@
+"""The runs that someone looks at, held open: their numbers are read once and then only what is added."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from allranks.cluster.slurm.job_states import State
+from allranks.observe.view.run_source import Source
+from allranks.observe.web.beside import Beside
+from allranks.runs.run import Run
+from allranks.schedulers.run_state import RunStatus, folder_status, jobs_of, run_statuses
+
+_MOST = 12  # runs held; a comparison has six
+_FRESH = 1.0  # seconds for which what was read holds: several requests of one look read once
+_ASKED = 4.0  # seconds for which a state holds, so that the queue is not asked by every look
+_SETTLED = 20.0  # the same of a run whose folder tells its end: no one is asked, its files are read
+_QUIET = 60.0  # of one that Slurm alone says is over, or that it has forgotten: longer each time
+_QUIETEST = 600.0
+_MOMENT = 1.0  # seconds that the first look at a run waits for Slurm
+
+
+@dataclass
+class _Held:
+    source: Source
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    read: float = float("-inf")
+
+
+class Following:
+    """Sources by run folder; those not asked for longest are given up first."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._held: OrderedDict[tuple[Path, str | None], _Held] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def source(self, run: Run, task: str | None = None) -> Iterator[Source]:
+        """The run's numbers up to now, of an array those of a task; for one request at a time."""
+        held = self._get(run, task)
+        with held.lock:
+            if time.monotonic() - held.read > _FRESH:
+                held.source.refresh()
+                held.read = time.monotonic()
+            yield held.source
+
+    def _get(self, run: Run, task: str | None) -> _Held:
+        key = run.path, task
+        with self._lock:
+            held = self._held.setdefault(key, _Held(Source(run, task)))
+            self._held.move_to_end(key)
+            while len(self._held) > self._most:
+                self._held.popitem(last=False)
+            return held
+
+
+@dataclass(frozen=True)
+class _Told:
+    status: RunStatus
+    until: float
+    lasts: float
+
+
+class States:
+    """The states of runs, asked for together and not more often than they can change.
+
+    Slurm may take its time, so it is asked beside, one question at a time; until it answers, a run is
+    what it was before, or what its folder says.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[Path, _Told] = {}
+        self._met: set[Path] = set()
+        self._beside = Beside()
+
+    def of(self, runs: Sequence[Run], *, wait: float = 0.0) -> list[RunStatus]:
+        """One state for each run, in their order; ``wait``: seconds for Slurm to answer."""
+        due = [run for run in runs if self._due(run)]
+        slow = {run.path for run in due if jobs_of(run)}
+        self._ask([run for run in due if run.path not in slow])
+        if asked := [run for run in due if run.path in slow]:
+            new = {run.path for run in asked} - self._met
+            self._met |= new
+            asking = self._beside.start(lambda: self._ask(asked))
+            asking.join(max(wait, _MOMENT if new else 0.0))
+        return [self._state(run) for run in runs]
+
+    def _state(self, run: Run) -> RunStatus:
+        told = self._told.get(run.path)
+        return told.status if told else folder_status(run)
+
+    def _due(self, run: Run) -> bool:
+        told = self._told.get(run.path)
+        if told is None or told.status.run.job_ids != run.job_ids:
+            return True
+        return time.monotonic() > told.until
+
+    def _ask(self, runs: Sequence[Run]) -> None:
+        settled = {run.path for run in runs if self._settled(run)}
+        for path in settled:
+            self._tell(self._told[path].status, _SETTLED)
+        for status in run_statuses([run for run in runs if run.path not in settled]):
+            self._tell(status, self._lasting(status))
+
+    def _tell(self, status: RunStatus, lasts: float) -> None:
+        before = self._told.get(status.run.path)
+        same = before.status if before and before.status == status else status
+        self._told[status.run.path] = _Told(same, time.monotonic() + lasts, lasts)
+
+    def _settled(self, run: Run) -> bool:
+        """It was told that it ended, and its folder tells the same end still."""
+        told, last = self._told.get(run.path), run.last_attempt
+        if told is None or not told.status.state.ended or last is None or run.array:
+            return False
+        same = told.status.run.job_ids == run.job_ids and told.status.attempts == last.number
+        return same and last.exit_code is not None and not last.followed
+
+    def _lasting(self, status: RunStatus) -> float:
+        """While it lives, it may change at any moment; else the longer, the longer nothing happens."""
+        over = status.state.ended or status.state is State.UNKNOWN
+        if not over or not jobs_of(status.run):
+            return _ASKED
+        before = self._told.get(status.run.path)
+        if before is None or before.status != status or before.lasts < _QUIET:
+            return _QUIET
+        return min(2 * before.lasts, _QUIETEST)

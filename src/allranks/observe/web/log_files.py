@@ -1,0 +1,197 @@
+"""Logs of any size, read from any place in either direction.
+
+A line's place is its time, attempt, rank and offset: the order in which the logs of all ranks are
+merged. Files are in the order of time, so a place is found in one by bisection, whatever its size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from allranks.errors import UsageError
+from allranks.runs.attempt import Attempt
+from allranks.runs.log_lines import LogLine, parse_line
+from allranks.runs.merged_logs import plain_files, read_chunk
+from allranks.runs.run import Run
+
+_STAMP = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
+_STAMPED = re.compile(rb"\n(?=(" + _STAMP + rb") [oe])")
+_WINDOW = 16 << 10  # bytes in which a bisection looks for the next stamp
+_LONGEST = 64 << 10  # bytes of a line that are read; more of it is passed over
+NO_RANK = -1
+"""In a place: written by the job script, in what Slurm keeps."""
+
+
+class Place(NamedTuple):
+    """Where a line stands in the merged logs; places sort as the lines do."""
+
+    group: int
+    time: str
+    attempt: int
+    rank: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.group}.{self.attempt}.{self.rank}.{self.offset}.{self.time}"
+
+    @classmethod
+    def read(cls, text: str) -> Place:
+        """From what a page was given before."""
+        try:
+            group, attempt, rank, offset, time = text.split(".", 4)
+            return cls(int(group), time, int(attempt), int(rank), int(offset))
+        except ValueError:
+            raise UsageError(f"'{text[:100]}' is not a place in the logs.") from None
+
+
+class Found(NamedTuple):
+    """A line, its place, and where in which file it ends; no line: everything up to there was skipped."""
+
+    place: Place
+    line: LogLine | None
+    file: str
+    end: int
+    task: str = ""
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """The log of one rank in one attempt, or with NO_RANK the output that Slurm kept."""
+
+    path: Path
+    group: int
+    """Groups follow each other; the files of one are merged by time."""
+    attempt: int
+    rank: int
+    task: str = ""
+    grows: bool = False
+    """Its last line may be a part of one still."""
+
+    @property
+    def key(self) -> str:
+        """Its name in a cursor."""
+        return f"{self.attempt}.{self.rank}"
+
+    def forward(
+        self, begin: int, chunk: int, skip: Callable[[bytes], bool] | None = None
+    ) -> Iterator[Found]:
+        """Lines from the offset of a line's beginning on; chunks to ``skip`` leave only their end."""
+        offset, start, rest, time = begin, begin, b"", ""
+        while data := read_chunk(self.path, offset, chunk):
+            offset += len(data)
+            lines, newline, after = data.rpartition(b"\n")
+            if not newline:
+                rest = (rest + after)[:_LONGEST]
+                continue
+            block, end = rest + lines, offset - len(after)
+            if skip and skip(block):
+                time = _last_stamp(block) or time
+                yield Found(self._place(time, end - 1), None, self.key, end)
+            else:
+                for found in self._parse(block, start, time, end - 1 - start - len(block)):
+                    time = found.place.time
+                    yield found
+            start, rest = end, after
+        if rest and not self.grows:
+            yield from self._parse(rest, start, time, offset - start - len(rest))
+
+    def backward(self, end: int, chunk: int) -> Iterator[Found]:
+        """Lines that lie before the offset, the last first."""
+        tail = b""
+        while end > 0:
+            begin = max(end - chunk, 0)
+            data = read_chunk(self.path, begin, end - begin) + tail
+            cut = 0 if begin == 0 else self._clean_cut(data)
+            tail, data, end = data[:cut][:_LONGEST], data[cut:], begin
+            if data:
+                yield from reversed([*self._parse(data.removesuffix(b"\n"), begin + cut, "")])
+
+    def seek(self, time: str) -> int:
+        """The beginning of a line before everything that was written at that time or later."""
+        low, high = 0, self.size()
+        while high - low > _WINDOW:
+            middle = (low + high) // 2
+            match = _STAMPED.search(read_chunk(self.path, middle, _WINDOW))
+            if match and match[1].decode() < time:
+                low = middle + match.end()
+            else:
+                high = middle
+        return low
+
+    def size(self) -> int:
+        """Bytes of whole lines as of now."""
+        try:
+            end = self.path.stat().st_size
+        except OSError:
+            return 0
+        while self.grows and end > 0:
+            begin = max(end - _WINDOW, 0)
+            newline = read_chunk(self.path, begin, end - begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            end = begin
+        return end
+
+    def _place(self, time: str, offset: int) -> Place:
+        return Place(self.group, time, self.attempt, self.rank, offset)
+
+    def _clean_cut(self, data: bytes) -> int:
+        """Where a line begins whose time is known; all of it is kept for later when there is none."""
+        stamped = None if self.rank == NO_RANK else _STAMPED.search(data)
+        if stamped:
+            return stamped.end()
+        if self.rank != NO_RANK and len(data) < _LONGEST:
+            return len(data)
+        return data.find(b"\n") + 1 or len(data)
+
+    def _parse(self, block: bytes, start: int, time: str, missing: int = 0) -> Iterator[Found]:
+        """The lines of a block; of its first so many bytes are missing, since it is a long one."""
+        rank = None if self.rank == NO_RANK else self.rank
+        for raw in block.split(b"\n"):
+            line = parse_line(raw[:_LONGEST], self.attempt, rank, time)
+            time, end = line.time, start + len(raw) + missing + 1
+            yield Found(self._place(time, start), line, self.key, end, self.task)
+            start, missing = end, 0
+
+
+def _last_stamp(block: bytes) -> str:
+    tail = b"\n" + block[block.rfind(b"\n") + 1 :]
+    match = _STAMPED.match(tail)
+    return match[1].decode() if match else ""
+
+
+def log_files(run: Run, slurm: bool = False) -> list[LogFile]:
+    """The ranks' logs; with ``slurm``, or where no agent wrote any, what Slurm kept.
+
+    Attempts follow each other, except the tasks of a job array, which run side by side.
+    A folder may be another user's: what is a link in it is left out, or it could show files of
+    whoever looks.
+    """
+    attempts, array = run.attempts, bool(run.array)
+    over = bool(attempts) and attempts[-1].exit_code is not None
+    ranks = [
+        file
+        for attempt in attempts
+        for file in _of_attempt(run, attempt, array, attempt.number == attempts[-1].number)
+    ]
+    if ranks and not slurm:
+        return ranks
+    return [
+        LogFile(path, 0 if array else number, number, NO_RANK, grows=not over)
+        for number, path in enumerate(plain_files(run), 1)
+        if not path.is_symlink()
+    ]
+
+
+def _of_attempt(run: Run, attempt: Attempt, array: bool, last: bool) -> Iterator[LogFile]:
+    grows = attempt.exit_code is None and (array or last)
+    group = 0 if array else attempt.number
+    if not (attempt.path / "ranks").resolve().is_relative_to(run.path.resolve()):
+        return
+    for rank, path in attempt.log_files().items():
+        if not path.is_symlink():
+            yield LogFile(path, group, attempt.number, rank, attempt.array_task, grows)

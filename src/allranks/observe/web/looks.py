@@ -1,0 +1,187 @@
+"""The numbers of a run as its plots need them: a few hundred points each, however long it ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from allranks.errors import UsageError
+from allranks.observe.view.curve_thinning import smooth, thin
+from allranks.observe.view.fit_steps import fit_start
+from allranks.observe.view.heatmap_matrix import heat, kinds
+from allranks.observe.view.json_numbers import seconds
+from allranks.observe.view.metric_columns import HEAD, Columns
+from allranks.observe.view.model import TIMINGS
+from allranks.observe.view.run_source import Source
+from allranks.observe.view.step_phases import phases, phases_over_time
+
+Points = tuple[list[float], Sequence[float | None]]
+
+_POINTS = 700
+_COLUMNS = 240
+LOSSES = ("train_loss", "val_loss")
+THROUGHPUT = ("samples_per_second", "tokens_per_second", "mfu")
+
+
+class WholePhases:
+    """What the steps of a run went to, over all of them: counted again only when a line was added."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Source, tuple[object, dict[str, float]]] = (
+            WeakKeyDictionary()
+        )
+
+    def of(self, source: Source) -> dict[str, float]:
+        """Seconds of a step by phase."""
+        mark = source.folder, len(source.train), source.train.last("time")
+        known = self._known.get(source)
+        if known is None or known[0] != mark:
+            known = self._known[source] = mark, phases(source)
+        return known[1]
+
+
+def plots(source: Source, names: Sequence[str] = (), weight: float = 0.0) -> dict[str, Any]:
+    """The plots of one run by step; ``names`` are metrics that were chosen besides."""
+    known = metric_names(source)
+    chosen = [name for name in names if name in known] or _first_other(known)
+    shown = [name for name in (*LOSSES, *THROUGHPUT, *chosen) if name in known]
+    since = fit_start(source)
+    found = {name: series(source, name, since) for name in dict.fromkeys(shown)}
+    smoothed = (
+        {"train_loss": series(source, "train_loss", since, weight=weight)}
+        if weight and "train_loss" in found
+        else {}
+    )
+    steps, parts = phases_over_time(source, begin=source.train.place(since))
+    return {
+        "names": known,
+        "chosen": chosen,
+        "nonfinite": nonfinite(source, found, since),
+        "series": {name: _rounded(points) for name, points in found.items()},
+        "smooth": {name: _rounded(points) for name, points in smoothed.items()},
+        "phases": {
+            "steps": steps,
+            "parts": {name: [_short(each) for each in values] for name, values in parts.items()},
+        },
+        "heats": kinds(source),
+    }
+
+
+def _first_other(names: Sequence[str]) -> list[str]:
+    """A metric for the plot of any metric when none was chosen: one that has no plot of its own."""
+    own = {*LOSSES, *THROUGHPUT, *TIMINGS, "lr", "flops_per_second"}
+    return [name for name in names if name not in own][:1]
+
+
+def metric_names(source: Source) -> list[str]:
+    """Everything that can be drawn over the steps, or could if it were a number."""
+    tables = _tables(source)
+    names = [name for _, table in tables for name in table.names if name not in HEAD]
+    return list(
+        dict.fromkeys([*names, *(name for kind, _ in tables for name in _bad(source, kind))])
+    )
+
+
+def series(
+    source: Source,
+    name: str,
+    since: float,
+    *,
+    x: str = "step",
+    weight: float = 0.0,
+    most: int = _POINTS,
+) -> Points:
+    """One metric since then, over steps or over seconds (``x="time"``)."""
+    table = _table(source, name)
+    begin = table.place(since)
+    xs, ys = _pairs(table.part(x, begin), table.part(name, begin))
+    found = thin(xs, smooth(ys, weight) if weight else ys, most)
+    return found if x == "step" else _by_time(source, found, since)
+
+
+def nonfinite(
+    source: Source, names: Iterable[str], since: float, x: str = "step"
+) -> dict[str, list[float]]:
+    """Of those that are NaN or infinite in their newest line: since when, and up to where."""
+    zero = _first_time(source, since) if x == "time" else 0.0
+    bad = {name for kind, _ in _tables(source) for name in _bad(source, kind)}
+    found: dict[str, list[float]] = {}
+    for name in bad.intersection(names):
+        table = _table(source, name)
+        begin = table.place(since)
+        lines = [*zip(table.part(x, begin), table.part(name, begin), strict=True)]
+        lost = takewhile(lambda line: line[1] is None, reversed(lines))
+        places = [at - zero for at, _ in lost if at is not None]
+        found |= {name: [places[-1], places[0]]} if places else {}
+    return found
+
+
+def _tables(source: Source) -> list[tuple[str, Columns]]:
+    return [("train", source.train), ("val", source.val), ("epoch", source.epoch)]
+
+
+def _bad(source: Source, kind: str) -> Sequence[str]:
+    return source.nonfinite.get(kind, ())
+
+
+def _table(source: Source, name: str) -> Columns:
+    """The one that tells of a metric; an empty one where none does."""
+    known = (
+        table for kind, table in _tables(source) if name in table or name in _bad(source, kind)
+    )
+    return next(known, Columns())
+
+
+def _by_time(source: Source, points: Points, since: float) -> Points:
+    """Seconds since the first line, and None where an attempt starts: the wait before it is no line."""
+    zero = _first_time(source, since)
+    moments = (seconds(one.attempt.start) for one in source.attempts.values())
+    xs = points[0]
+    starts = [(at, None) for at in moments if at and xs and xs[0] < at < xs[-1]]
+    both = sorted([*zip(*points, strict=True), *starts], key=lambda point: point[0])
+    return [x - zero for x, _ in both], [y for _, y in both]
+
+
+def _first_time(source: Source, since: float) -> float:
+    times = source.train["time"]
+    return next((float(each) for each in times if each is not None and each >= since), 0.0)
+
+
+def heat_map(source: Source, what: str) -> dict[str, Any]:
+    """Ranks × time as rows of numbers with three digits: what a colour can show."""
+    known = kinds(source)
+    if what not in known:
+        there = ", ".join(known) or "none so far"
+        raise UsageError(f"There is no heat map '{what}' of this run. There are: {there}.")
+    found = heat(source, what, columns=_COLUMNS)
+    return {
+        "what": what,
+        "title": found.title,
+        "unit": found.unit,
+        "low": found.low,
+        "high": found.high,
+        "rows": found.rows,
+        "times": [round(each, 1) for each in found.times],
+        "breaks": found.breaks,
+        "values": [[_short(each) for each in row] for row in found.values],
+    }
+
+
+def _pairs(xs: Sequence[Any], ys: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """The points of which both numbers are known."""
+    pairs = [(a, b) for a, b in zip(xs, ys, strict=True) if a is not None and b is not None]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _rounded(points: Points) -> list[list[float | None]]:
+    return [[_short(each, 10) for each in points[0]], [_short(each, 6) for each in points[1]]]
+
+
+def _short(value: float | None, digits: int = 3) -> float | None:
+    """Fewer digits are fewer bytes; what JSON has no word for is left out."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")

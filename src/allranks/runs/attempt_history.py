@@ -1,0 +1,164 @@
+"""All attempts of a run as one story: how far each came, what it kept, what moved the model forward."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from allranks.runs.attempt import Attempt, attempt_numbers
+from allranks.runs.progress_file import Progress
+
+NEVER_BEGAN = ("moved away", "stopped")
+"""Outcomes of attempts that ended before a rank was started."""
+
+_BEGINNING = (1, 0)
+"""Fit and step before any checkpoint."""
+_OPEN = {True: "running", False: "killed", None: "unknown"}
+"""What an attempt without an end is, by whether it runs."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attempt in the story."""
+
+    attempt: Attempt
+    outcome: str
+    """In words; ``running``, ``killed`` or ``unknown`` where no end was written."""
+    first_step: int | None
+    last_step: int | None
+    kept_step: int | None
+    """The newest checkpoint that it left."""
+    seconds: float
+    """How long it held its nodes."""
+    useful: float
+    """Seconds of it that moved the model forward: its first step to the last that was built on."""
+    moved: bool
+    """Whether it left a newer checkpoint than all before it, as far as it tells."""
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Time that moved the model forward over time allocated."""
+
+    useful: float
+    allocated: float
+
+    @property
+    def share(self) -> float | None:
+        """From 0 to 1; None when nothing was allocated."""
+        return self.useful / self.allocated if self.allocated > 0 else None
+
+
+def attempts_of(run: Path, task: str | None = None) -> list[Attempt]:
+    """The attempts of a run, or of one task of its array, in order."""
+    folder = run / "attempts"
+    found = [Attempt.open(folder / str(number)) for number in attempt_numbers(folder)]
+    return [each for each in found if task is None or each.array_task == task]
+
+
+def ledger(attempts: Sequence[Attempt], running: bool | None = False) -> list[Entry]:
+    """The story of these attempts, which belong to one task.
+
+    ``running``: whether the last one still does; None when nobody knows.
+    """
+    entries: list[Entry] = []
+    best: tuple[int, int] | None = None
+    for place, attempt in enumerate(attempts):
+        following = attempts[place + 1] if place + 1 < len(attempts) else None
+        entry = _entry(attempt, following, best, running if following is None else False)
+        entries.append(entry)
+        if attempt.progress is not None:
+            best = max(best or _BEGINNING, _reached(attempt.progress))
+    return entries
+
+
+def stories(attempts: Sequence[Attempt], running: bool | None = False) -> list[Entry]:
+    """The entries of all tasks of an array (or of the one job), in the order of attempts."""
+    tasks = dict.fromkeys(attempt.array_task for attempt in attempts)
+    found = [
+        entry
+        for task in tasks
+        for entry in ledger([one for one in attempts if one.array_task == task], running)
+    ]
+    return sorted(found, key=lambda entry: entry.attempt.number)
+
+
+def fruitless(entries: Sequence[Entry]) -> int:
+    """How many attempts in a row, up to the last, left nothing newer, since a user started it last."""
+    count = 0
+    for entry in reversed([one for one in entries if one.outcome not in NEVER_BEGAN]):
+        if entry.moved or entry.attempt.next in ("done", "stop"):
+            break
+        count += 1
+    return count
+
+
+def goodput(entries: Iterable[Entry]) -> Goodput:
+    """Over all attempts."""
+    entries = list(entries)
+    return Goodput(sum(one.useful for one in entries), sum(one.seconds for one in entries))
+
+
+def _entry(
+    attempt: Attempt, following: Attempt | None, best: tuple[int, int] | None, running: bool | None
+) -> Entry:
+    progress = attempt.progress
+    outcome = attempt.outcome or _OPEN[running]
+    return Entry(
+        attempt=attempt,
+        outcome=outcome,
+        first_step=progress.first_step if progress else None,
+        last_step=progress.step if progress else None,
+        kept_step=progress.saved_step if progress else None,
+        seconds=_seconds(attempt, progress, running),
+        useful=_useful(progress, following, outcome),
+        moved=_moved(attempt, progress, best),
+    )
+
+
+def _reached(progress: Progress) -> tuple[int, int]:
+    """The fit, and the newest checkpoint of it: a script may train several times, each from step 0."""
+    return progress.fit, progress.saved_step or 0
+
+
+def _moved(attempt: Attempt, progress: Progress | None, best: tuple[int, int] | None) -> bool:
+    """Ranks that tell nothing of their steps are believed when they leave on purpose, else not."""
+    if progress is None:
+        return bool(attempt.interrupted) or attempt.outcome == "finished"
+    fit, step = best or _BEGINNING
+    if progress.fit > fit:
+        return True  # it brought the fit before to its end
+    before = max((progress.fit, progress.first_step), (fit, step))
+    return _reached(progress) > before
+
+
+def _seconds(attempt: Attempt, progress: Progress | None, running: bool | None) -> float:
+    if attempt.start is None:
+        return 0.0
+    if attempt.end is not None:
+        end = attempt.end.timestamp()
+    elif running:
+        end = time.time()
+    else:  # killed: until its last sign of life
+        end = (progress.updated if progress else None) or 0.0
+    return max(end - attempt.start.timestamp(), 0.0)
+
+
+def _useful(progress: Progress | None, following: Attempt | None, outcome: str) -> float:
+    """The share of its steps that were built on, of the time from its first step to its last."""
+    if progress is None or progress.began is None or progress.updated is None:
+        return 0.0
+    after = following.progress if following else None
+    if after is not None and after.fit == progress.fit:
+        built_on = after.first_step
+    elif outcome in ("finished", "running") or (after is not None and after.fit > progress.fit):
+        built_on = progress.step
+    else:
+        built_on = progress.saved_step or progress.first_step
+    steps = progress.step - progress.first_step
+    if steps <= 0:
+        return 0.0
+    share = min(max(built_on - progress.first_step, 0) / steps, 1.0)
+    return share * max(progress.updated - progress.began, 0.0)

@@ -1,0 +1,83 @@
+"""Where a run lives that is no Slurm job of its own: its process, the machine, the Slurm job around it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from allranks.runs.atomic_files import integer, read_json, write_json
+from allranks.runs.run import Run
+
+_SIGNS = (
+    "attempt.json", "progress.json", "steps.jsonl", "nodes/node-00000.jsonl", "ranks/rank-00000.log",
+)  # fmt: skip
+"""Files of an attempt that are written as long as it lives."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """What ``run.json`` says of the process."""
+
+    host: str = ""
+    """Empty where that was not written down, or not yet."""
+    pid: int | None = None
+    started: str = ""
+    """As `process_start` gives it."""
+    job_id: str = ""
+    """The Slurm job that it runs inside of, which may outlive it."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine, which alone can see the process."""
+        return self.host == os.uname().nodename
+
+    @property
+    def process(self) -> int | None:
+        """Its number; None when it is gone or elsewhere."""
+        if self.pid is None or not self.is_here or not self.started:
+            return None
+        return self.pid if process_start(self.pid) == self.started else None
+
+
+def home_of(run: Run) -> Home:
+    """Read tolerantly: what makes no sense is not there."""
+    about = read_json(run.path / "run.json")
+    job_id = str(about.get("inside_job") or "")
+    return Home(
+        host=str(about.get("host") or ""),
+        pid=integer(about.get("pid")),
+        started=str(about.get("started") or ""),
+        job_id=job_id if job_id.isdecimal() else "",
+    )
+
+
+def process_start(pid: int) -> str | None:
+    """When a process began, as the kernel counts it: tells it from a later one of the same number."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def note_process(run: Run) -> None:
+    """Write down that a run lives in this process, for ``ps`` and ``cancel``."""
+    about = read_json(run.path / "run.json")
+    me = os.getpid()
+    about |= {"pid": me, "started": process_start(me), "host": os.uname().nodename}
+    about.pop("inside_job", None)  # of an earlier attempt
+    if job_id := os.environ.get("SLURM_JOB_ID"):
+        about["inside_job"] = job_id
+    write_json(run.path / "run.json", about)
+
+
+def last_sign(run: Path, attempt: Path) -> float:
+    """When an attempt last wrote anything that every living one writes, in seconds since 1970; else 0."""
+    return max(map(_changed, [run / "metrics.jsonl", *(attempt / name for name in _SIGNS)]))
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

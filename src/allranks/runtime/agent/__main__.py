@@ -1,0 +1,128 @@
+"""``python -m allranks.runtime.agent``: its commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from allranks.errors import AllranksError
+from allranks.runtime.agent.agent_options import Options, read_options
+from allranks.runtime.agent.rank_launch import run_rank, run_ranks
+
+
+def main(arguments: list[str]) -> object:
+    """What to hand to ``sys.exit``; in a forked rank too, where it is the script's end."""
+    try:
+        options = read_options(arguments)
+        return VERBS[options.verb](options)
+    except AllranksError as error:
+        print(f"allranks: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:  # no process, no pipe, no memory: ranks that run die with us
+        print(f"allranks: cannot start the ranks: {error}", file=sys.stderr)
+        return 1
+
+
+def _deaf(options: Options) -> None:
+    """Become a launcher that hears no signals: they are for the ranks, and it would end those."""
+    from allranks.runtime.agent.children import exec_deaf
+
+    exec_deaf(options.command)
+
+
+def _summary(options: Options) -> int:
+    """The first error on stderr; with an exit code given, the one to leave with on stdout.
+
+    srun's own code is the highest of all tasks', so a rank that others' failure ended hides the cause.
+    """
+    from pathlib import Path
+
+    from allranks.runtime.agent.first_error import read_failures, summary
+
+    attempt = Path(options.attempt or ".")
+    if text := summary(attempt):
+        print(text, file=sys.stderr)
+    if options.exit_code is not None:
+        failures = read_failures(attempt)
+        print(failures[0]["exit_code"] if failures else options.exit_code)
+    return 0
+
+
+def _before(options: Options) -> int:
+    """One line on stdout: ``go``, ``avoid`` (another job is to take other nodes) or ``stop CODE``."""
+    from pathlib import Path
+
+    from allranks.runs.attempt import Attempt
+    from allranks.runtime.agent.attempt_start import before
+
+    attempt = Attempt.open(Path(options.attempt or "."))
+    nodes = sys.stdin.read() if options.nodes else ""
+    word, sentence = before(attempt, options.policy, nodes, options.exclude)
+    if sentence:
+        print(f"allranks: {sentence}", file=sys.stderr)
+    print(word)
+    return 0
+
+
+def _after(options: Options) -> int:
+    """The reason on stderr, below the first error if there is one; what follows on stdout."""
+    from pathlib import Path
+
+    from allranks.runs.attempt import Attempt
+    from allranks.runtime.agent.attempt_end import End, after, early, first_error
+    from allranks.runtime.agent.first_error import summary
+    from allranks.runtime.agent.scontrol_facts import gone_nodes, read_job
+
+    attempt = Attempt.open(Path(options.attempt or "."))
+    code = first_error(attempt.path, options.exit_code or 0)
+    job = read_job(options.job, attempt.restart)
+    lost = gone_nodes(sys.stdin.read()) if options.nodes and (code or job.ended_by) else []
+    if options.refused:
+        job = job._replace(may_requeue=False)
+    end = End(
+        attempt, code, options.policy, job, options.told, lost, options.unstarted, options.stuck
+    )
+    decision = early(end) if options.early else after(end)
+    if decision is None:
+        print("wait 0")
+        return 0
+    if decision.outcome == "failed" and (text := summary(attempt.path)):
+        print(text, file=sys.stderr)
+    if decision.sentence != attempt.reason:  # decided once more, with the same result
+        print(f"allranks: {decision.sentence}", file=sys.stderr)
+    print(decision.next, decision.code)
+    return 0
+
+
+def _horovod_server(options: Options) -> int:
+    from allranks.runtime.agent.horovod_server import serve
+
+    serve(options.host, options.port)
+    return 0
+
+
+VERBS: dict[str, Callable[[Options], object]] = {
+    "ranks": run_ranks,
+    "rank": run_rank,
+    "deaf": _deaf,
+    "summary": _summary,
+    "before": _before,
+    "after": _after,
+    "horovod-server": _horovod_server,
+}
+
+
+if __name__ == "__main__":
+    agent = os.getpid()
+    try:
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    if os.getpid() == agent and isinstance(code, int):
+        # The agent may hold all of torch after a preload: taking that apart costs 0.3 s and frees
+        # nothing that the kernel does not free.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)  # type: ignore[arg-type]

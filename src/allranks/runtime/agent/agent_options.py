@@ -1,0 +1,202 @@
+"""What the agent's commands take."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from allranks.errors import UsageError
+from allranks.runtime.agent.requeue_policy import Policy
+
+USAGE = """\
+python -m allranks.runtime.agent ranks --nprocs N [options] -- COMMAND   start and watch a node's ranks
+python -m allranks.runtime.agent rank [options] -- COMMAND               watch the one rank that this is
+python -m allranks.runtime.agent deaf -- COMMAND                         become a launcher without its signals
+python -m allranks.runtime.agent summary ATTEMPT_DIR [EXIT_CODE]         print the first error of it
+python -m allranks.runtime.agent before ATTEMPT_DIR [options]            may it begin, and on these nodes
+python -m allranks.runtime.agent after ATTEMPT_DIR EXIT_CODE [options]   what follows it
+python -m allranks.runtime.agent horovod-server --host A --port N        let Horovod's ranks meet"""
+
+
+class Options(NamedTuple):
+    """The command line of the agent, read."""
+
+    verb: str
+    command: tuple[str, ...] = ()
+    prefix: str = "auto"
+    show: str = "all"
+    nprocs: int = 1
+    mode: str = "exec"
+    preload: tuple[str, ...] = ()
+    nnodes: int | None = None
+    node_rank: int | None = None
+    summary: bool = True
+    local_rank_arg: str | None = None
+    plain: bool = False
+    """The script starts its own ranks: it is told nothing about one."""
+    peers: bool = False
+    """End when another rank of the attempt has failed, for launchers that do not see to it."""
+    attempt: str | None = None
+    exit_code: int | None = None
+    host: str = ""
+    port: int = 0
+    policy: Policy = Policy()
+    job: str = ""
+    """What ``scontrol show job -o`` says."""
+    nodes: bool = False
+    """Whether what ``scontrol show node -o`` says stands on stdin."""
+    told: bool = False
+    early: bool = False
+    """The ranks still run, though Slurm ends the job."""
+    unstarted: bool = False
+    refused: bool = False
+    stuck: bool = False
+    exclude: str = ""
+    """Nodes that the job itself keeps away from."""
+
+
+def read_options(arguments: Sequence[str]) -> Options:
+    """The options, or a `UsageError`."""
+    ours, command = _split(arguments)
+    found = _parser().parse_args(ours)
+    if found.verb == "summary":
+        return Options("summary", attempt=found.attempt, exit_code=found.exit_code)
+    if found.verb in ("before", "after"):
+        return _between(found)
+    if found.verb == "horovod-server":
+        return Options("horovod-server", host=found.host, port=found.port)
+    if not command:
+        raise UsageError(f"No command to run. Write it after --, like this:\n{USAGE}")
+    if found.verb == "deaf":
+        return Options("deaf", command)
+    _check_show(found.show)
+    if found.verb == "rank":
+        return Options(
+            "rank",
+            command,
+            found.prefix,
+            found.show,
+            local_rank_arg=found.local_rank_arg,
+            peers=found.peers,
+        )
+    if found.nprocs < 1:
+        raise UsageError(f"--nprocs {found.nprocs}: a node has at least one rank.")
+    return Options(
+        "ranks",
+        command,
+        found.prefix,
+        found.show,
+        nprocs=found.nprocs,
+        mode=found.mode,
+        preload=tuple(name for name in found.preload.split(",") if name),
+        nnodes=found.nnodes,
+        node_rank=found.node_rank,
+        summary=not found.no_summary,
+        plain=found.plain,
+    )
+
+
+def _between(found: argparse.Namespace) -> Options:
+    """The commands that stand between two attempts."""
+    return Options(
+        found.verb,
+        attempt=found.attempt,
+        exit_code=found.exit_code,
+        policy=Policy(found.requeue, found.max_attempts, found.max_fruitless, found.restarts),
+        job=found.job,
+        nodes=found.nodes,
+        told=found.told,
+        early=found.early,
+        unstarted=found.unstarted,
+        refused=found.refused,
+        stuck=found.stuck,
+        exclude=found.exclude,
+    )
+
+
+def shown_ranks(show: str, local: Sequence[int]) -> frozenset[int]:
+    """Those of our ranks that reach the console."""
+    if show == "all":
+        return frozenset(local)
+    return frozenset(local) & {int(word) for word in show.split(",")}
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    # By hand: argparse would take options of the training command that look like ours.
+    words = list(arguments)
+    if "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], tuple(words[at + 1 :])
+
+
+def _check_show(show: str) -> None:
+    if show != "all" and not all(word.isdigit() for word in show.split(",")):
+        raise UsageError(
+            f"--show {show}: write all, 0 or 0,2 (ranks whose lines reach the console)."
+        )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(f"{message}\n{USAGE}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m allranks.runtime.agent", usage=USAGE, allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("deaf", help="become a launcher without its signals", allow_abbrev=False)
+    ranks = verbs.add_parser("ranks", help="start and watch a node's ranks", allow_abbrev=False)
+    ranks.add_argument("--nprocs", type=int, required=True, help="ranks on this node")
+    ranks.add_argument("--mode", choices=("fork", "exec"), default="exec")
+    ranks.add_argument("--preload", default="", help="modules to import once, before the fork")
+    ranks.add_argument("--nnodes", type=int, help="default: from the Slurm step, else 1")
+    ranks.add_argument("--node-rank", type=int, help="default: from the Slurm step, else 0")
+    ranks.add_argument(
+        "--no-summary", action="store_true", help="no block with the first error at the end"
+    )
+    ranks.add_argument("--plain", action="store_true", help="no rank variables: one bare process")
+    rank = verbs.add_parser("rank", help="watch the one rank that this is", allow_abbrev=False)
+    rank.add_argument("--local-rank-arg", metavar="NAME", help="append --NAME=N to the command")
+    rank.add_argument("--peers", action="store_true", help="end when another rank has failed")
+    for each in (ranks, rank):
+        each.add_argument("--prefix", choices=("auto", "always", "never"), default="auto")
+        each.add_argument(
+            "--show",
+            default=os.environ.get("ALLRANKS_SHOW") or "all",
+            help="ranks whose lines reach the console: all, 0, 0,2",
+        )
+    summary = verbs.add_parser("summary", help="print the first error")
+    summary.add_argument("attempt")
+    summary.add_argument(
+        "exit_code", nargs="?", type=int, help="print the first error's, else this"
+    )
+    _add_between(verbs)
+    server = verbs.add_parser("horovod-server", help="let Horovod's ranks find each other")
+    server.add_argument("--host", required=True, help="the address to listen on, and no other")
+    server.add_argument("--port", type=int, required=True)
+    return parser
+
+
+def _add_between(verbs: Any) -> None:
+    """``before`` and ``after``, which take the same options: a script hands both its policy."""
+    before = verbs.add_parser("before", help="may an attempt begin here", allow_abbrev=False)
+    after = verbs.add_parser("after", help="what follows an attempt", allow_abbrev=False)
+    for each in (before, after):
+        each.add_argument("attempt")
+        each.add_argument("--requeue", action="store_true", help="it may go on in another job")
+        each.add_argument("--max-attempts", type=int, default=Policy().max_attempts)
+        each.add_argument("--max-fruitless", type=int, default=Policy().max_fruitless)
+        each.add_argument("--restarts", type=int, default=Policy().restarts)
+        each.add_argument("--job", default="", help="what scontrol show job -o says")
+        each.add_argument("--nodes", action="store_true", help="scontrol show node -o is on stdin")
+        each.add_argument("--told", action="store_true", help="the script was told to end")
+        each.add_argument("--early", action="store_true", help="the ranks have not left yet")
+        each.add_argument("--unstarted", action="store_true", help="it failed before its launch")
+        each.add_argument("--refused", action="store_true", help="Slurm did not requeue the job")
+        each.add_argument("--stuck", action="store_true", help="no way back could be taken")
+        each.add_argument("--exclude", default="", help="nodes that the job keeps away from")
+    before.set_defaults(exit_code=None)
+    after.add_argument("exit_code", type=int)

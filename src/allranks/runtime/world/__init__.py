@@ -1,0 +1,30 @@
+"""Which process am I, and how do I reach the others? torch is imported inside `init` only.
+
+Names are loaded when they are used: the agent starts once per rank and needs a few of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allranks.core.lazy import names_from
+
+if TYPE_CHECKING:
+    from allranks.runtime.world.framework_variables import (
+        framework_variables as framework_variables,
+    )
+    from allranks.runtime.world.model import World as World
+    from allranks.runtime.world.process_group import init as init
+    from allranks.runtime.world.process_group import shutdown as shutdown
+    from allranks.runtime.world.process_group import world as world
+
+_HOMES = {
+    "World": "model",
+    "framework_variables": "framework_variables",
+    "init": "process_group",
+    "shutdown": "process_group",
+    "world": "process_group",
+}
+
+__all__ = [*_HOMES]
+__getattr__ = names_from(__name__, _HOMES)

@@ -1,5 +1,0 @@
-"""Plan → text of a job script."""
-
-from allranks.script.render import body_lines, render
-
-__all__ = ["body_lines", "render"]

@@ -1,0 +1,156 @@
+"""The model's plain weights out of a checkpoint, for every other tool: under the user's own names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from allranks.errors import UsageError
+from allranks.train.checkpoint.durable import sync_folder
+from allranks.train.checkpoint.reader import Reader
+from allranks.train.checkpoint.shards import (
+    DTYPES,
+    Entry,
+    bits,
+    dtype_name,
+    header,
+    lay_out,
+    write_file,
+)
+
+KINDS = ("safetensors", "torch")
+_PAIRS = ("C128", "C32")
+_Sources = dict[str, Any]
+"""Name of a weight → its key in the checkpoint, or the tensor itself."""
+
+
+def export(
+    path: Path,
+    out: Path,
+    kind: str = "safetensors",
+    *,
+    average: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Path:
+    """Write the weights of a step folder to one file; it appears when it is complete.
+
+    ``average``: the averaged weights, where the training kept some. ``dtype``: what floating-point
+    weights are converted to. Tied weights are written once each in a safetensors file, which knows no
+    sharing, and stay tied in one of torch.
+    """
+    reader, out = Reader(path), Path(out)
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder: name the file to write, such as {out}/weights.pt")
+    weights = _Weights(reader, average, dtype)
+    write = {"safetensors": _as_safetensors, "torch": _as_torch}[kind]
+    half = out.with_name(f".{out.name}.part")
+    try:
+        write(weights, half)
+        half.replace(out)
+        sync_folder(out.parent)
+    except (OSError, RuntimeError) as error:  # torch makes a RuntimeError of a full disk
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise UsageError(f"{out} cannot be written: {why}.") from None
+    finally:
+        half.unlink(missing_ok=True)
+    return out
+
+
+class _Weights:
+    """The model's tensors by the user's names, each read when it is its turn."""
+
+    def __init__(self, reader: Reader, average: bool, dtype: torch.dtype | None) -> None:
+        self._reader, self._dtype = reader, dtype
+        state = reader.blob("state") if "state" in reader.manifest.tensors else {}
+        found = _sources(reader, state, "model")
+        if not found:
+            raise UsageError(f"{reader.path} holds no model.")
+        if average:
+            averaged = _sources(reader, state, "average")
+            if not averaged:
+                raise UsageError(
+                    f"{reader.path} holds no averaged weights: the training kept none.\n"
+                    "Export the weights themselves: leave --average out."
+                )
+            found = self._averaged(found, averaged)
+        self._found = found
+
+    def _averaged(self, model: _Sources, averaged: _Sources) -> _Sources:
+        """Buffers have no average; a tied weight has that of the one it is tied to."""
+        of = {self._holder(n, model[n]): averaged[n] for n in averaged if n in model}
+        return {n: of.get(self._holder(n, source), source) for n, source in model.items()}
+
+    def entries(self) -> list[Entry]:
+        """Name, type and shape of each, without reading it."""
+        return [self._entry(name, source) for name, source in self._found.items()]
+
+    def _entry(self, name: str, source: str | Tensor) -> Entry:
+        if isinstance(source, Tensor):
+            plain, shape = source.dtype, tuple(source.shape)
+        else:
+            plain, shape = self._reader.dtype(source), self._reader.shape(source)
+        return Entry(name, dtype_name(self._target(plain)), shape)
+
+    def __getitem__(self, name: str) -> Tensor:
+        source = self._found[name]
+        value = source if isinstance(source, Tensor) else self._reader.tensor(source)
+        return value.to(self._target(value.dtype))
+
+    def whole(self) -> dict[str, Tensor]:
+        """All of them; tied ones are the same tensor."""
+        made: dict[str, Tensor] = {}
+        for name, source in self._found.items():
+            if self._holder(name, source) not in made:
+                made[self._holder(name, source)] = self[name]
+        return {name: made[self._holder(name, source)] for name, source in self._found.items()}
+
+    def _holder(self, name: str, source: str | Tensor) -> str:
+        if isinstance(source, Tensor):
+            return name
+        return str(self._reader.manifest.tensors[source].get("same_as", source))
+
+    def _target(self, dtype: torch.dtype) -> torch.dtype:
+        return self._dtype if self._dtype is not None and dtype.is_floating_point else dtype
+
+
+def _sources(reader: Reader, state: Any, part: str) -> _Sources:
+    """Where the weights of a part are. Single numbers lie in the state, by themselves."""
+    keys = [key for key in reader.manifest.tensors if key.startswith(f"{part}.")]
+    found: _Sources = {key[len(part) + 1 :]: key for key in keys}
+    tree = state.get(part) if isinstance(state, Mapping) else None
+    if not isinstance(tree, Mapping):
+        return found
+    # What modules keep beside their tensors is no weight, though tensors may be in it.
+    numbers = {name: each for name, each in tree.items() if isinstance(each, Tensor)}
+    found |= numbers
+    return {name: found[name] for name in tree if name in found}
+
+
+def _as_safetensors(weights: _Weights, path: Path) -> None:
+    entries = weights.entries()
+    for entry in entries:
+        if entry.dtype in _PAIRS:
+            raise UsageError(
+                f"'{entry.name}' is {DTYPES[entry.dtype]}, which safetensors does not know.\n"
+                "Export it for torch: --format torch"
+            )
+    placed = lay_out(entries)
+
+    def parts() -> Iterator[Any]:
+        yield header(placed, {"format": "pt"})
+        for entry in placed:
+            yield bits(weights[entry.name]).numpy()
+
+    write_file(path, parts())
+
+
+def _as_torch(weights: _Weights, path: Path) -> None:
+    with open(path, "wb") as file:
+        torch.save(weights.whole(), file)
+        file.flush()
+        os.fsync(file.fileno())

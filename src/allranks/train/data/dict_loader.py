@@ -1,0 +1,207 @@
+"""Several loaders at once: a dict of batches in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from allranks.errors import UsageError
+from allranks.train.data.audit import AuditReport
+from allranks.train.data.base import Feed, FeedOptions, Pair, Place, check_unit
+
+_RESTART = 1_000_003  # added to the epoch for each restart, so that it has an order of its own
+STEPS, LOADERS = "steps of several loaders", "the samples of several loaders"
+"""What positions are counted in."""
+
+
+class DictLoader:
+    """``{name: loader}`` as one loader of ``{name: batch}``.
+
+    The longest loader defines the epoch; shorter ones start again. A Trainer takes it apart and makes
+    each loader distributed by itself.
+    """
+
+    def __init__(self, loaders: Mapping[str, Any]) -> None:
+        if not loaders:
+            raise UsageError("DictLoader needs at least one loader.")
+        self.loaders = dict(loaders)
+
+    def __len__(self) -> int:
+        return max(len(loader) for loader in self.loaders.values())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return cycled(
+            {n: _again(loader) for n, loader in self.loaders.items()}, self.loaders.keys()
+        )
+
+
+def _again(loader: Any) -> Any:
+    def opened(_restart: int) -> Iterator[Any]:
+        return iter(loader)
+
+    return opened
+
+
+def cycled(openers: Mapping[str, Any], defining: Any) -> Iterator[dict[str, Any]]:
+    """One item of each in every step, until each of the ``defining`` ones has been through once."""
+    missing = set(defining)
+    restarts = dict.fromkeys(openers, 0)
+    running = {name: opener(0) for name, opener in openers.items()}
+    while True:
+        step = {}
+        for name in openers:
+            item = next(running[name], _END)
+            if item is _END:
+                missing.discard(name)
+                if not missing:
+                    return
+                restarts[name] += 1
+                running[name] = openers[name](restarts[name])
+                item = next(running[name], _END)
+                if item is _END:
+                    raise UsageError(f"Loader '{name}' has no batches, or cannot be read twice.")
+            step[name] = item
+        yield step
+
+
+_END = object()
+
+
+class _Stand(NamedTuple):
+    """Where one of the loaders is within an epoch."""
+
+    restarts: int
+    batches: int
+
+
+class DictFeed(Feed):
+    """A feed for each loader. The share of a step is that of the loader that defines the epoch."""
+
+    def __init__(self, feeds: dict[str, Feed], place: Place, options: FeedOptions) -> None:
+        super().__init__(place, options)
+        self.feeds = feeds
+        self.warnings = [text for feed in feeds.values() for text in feed.warnings]
+        self.notes = [f"{name}: {note}" for name, feed in feeds.items() for note in feed.notes]
+        finite = [name for name, feed in feeds.items() if not feed.endless]
+        self._defining = finite or list(feeds)
+        self.endless = not finite
+        self._lead = max(self._defining, key=lambda name: feeds[name].batches or 0)
+        lead = feeds[self._lead]
+        self.batch_size, self.global_batch = lead.batch_size, lead.global_batch
+        self._resumed: tuple[int, int, dict[str, _Stand]] | None = None
+        self._counted = bool(finite) and all(feeds[name].batches is not None for name in finite)
+        if self._counted:
+            self.batches, self.samples = lead.batches, lead.samples
+
+    def total_of(self, index: int) -> int | None:
+        return self.feeds[self._lead].total_of(index)
+
+    def epoch(self, number: int, *, skip: int = 0) -> Iterator[Pair]:
+        self.batches = self.batches_of(number)
+        return self._pairs(number, skip)
+
+    def batches_of(self, number: int) -> int | None:
+        if not self._counted:
+            return None
+        if self._resumed is None or self._resumed[0] != number:
+            return self.feeds[self._lead].batches_of(number)
+        left = [0]
+        for name in self._defining:
+            restarts, batches = self._resumed[2][name]
+            left += [] if restarts else [(self.feeds[name].batches_of(number) or 0) - batches]
+        return self._resumed[1] + max(left)
+
+    def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
+        if not self._known:
+            openers = {
+                name: _opener(feed, number, _Stand(0, 0)) for name, feed in self.feeds.items()
+            }
+            yield from self._steps(islice(cycled(openers, self._defining), skip, None))
+            return
+        stands = {name: self._stand(name, number, skip) for name in self.feeds}
+        left = [name for name in self._defining if not stands[name].restarts]
+        openers = {name: _opener(self.feeds[name], number, stands[name]) for name in stands}
+        yield from self._steps(cycled(openers, left) if left else ())
+
+    def _steps(self, steps: Any) -> Iterator[Pair]:
+        for step in steps:
+            yield {name: pair[0] for name, pair in step.items()}, step[self._lead][1]
+
+    @property
+    def _known(self) -> bool:
+        """Whether every loader's place follows from the number of steps."""
+        return all(feed.batches or feed.endless for feed in self.feeds.values())
+
+    def _stand(self, name: str, number: int, skip: int) -> _Stand:
+        """Where a loader is after ``skip`` steps: how often it was restarted, and its batches since."""
+        base, (restarts, batches) = 0, (0, 0)
+        if self._resumed is not None and self._resumed[0] == number:
+            base, (restarts, batches) = self._resumed[1], self._resumed[2][name]
+        batches += skip - base
+        feed = self.feeds[name]
+        while (most := feed.batches_of(_again_at(number, restarts))) and batches >= most:
+            restarts, batches = restarts + 1, batches - most
+        return _Stand(restarts, batches)
+
+    def position(self, number: int, batches: int) -> dict[str, Any]:
+        if not self._known:
+            facts = {"size": self.place.size, "global_batch": self.global_batch}
+            return {"unit": STEPS, "batches": batches, **facts}
+        stands = {name: self._stand(name, number, batches) for name in self.feeds}
+        inside = {
+            name: {
+                "restarts": stand.restarts,
+                **self.feeds[name].position(_again_at(number, stand.restarts), stand.batches),
+            }
+            for name, stand in stands.items()
+        }
+        return {"unit": LOADERS, "batches": batches, "loaders": inside}
+
+    def resume(self, number: int, position: Mapping[str, Any]) -> None:
+        check_unit(position, LOADERS if self._known else STEPS)
+        if not self._known:
+            now = {"size": self.place.size, "global_batch": self.global_batch}
+            if any(position[name] != value for name, value in now.items()):
+                raise UsageError(
+                    "The checkpoint stands in the middle of an epoch of several loaders, of which some "
+                    "have no length.\nUse as many ranks and batches as large as before, or a checkpoint "
+                    "from the end of an epoch."
+                )
+            return
+        inside = position["loaders"]
+        if inside.keys() != self.feeds.keys():
+            raise UsageError(
+                f"The checkpoint has the loaders {', '.join(inside)}, this training "
+                f"{', '.join(self.feeds)}."
+            )
+        stands = {name: _Stand(at["restarts"], at["batches"]) for name, at in inside.items()}
+        self._resumed = (number, position["batches"], stands)
+        for name, at in inside.items():
+            self.feeds[name].resume(_again_at(number, at["restarts"]), at)
+
+    def check(self) -> AuditReport | None:
+        found = {name: feed.check() for name, feed in self.feeds.items()}
+        reports = {name: report for name, report in found.items() if report is not None}
+        if not reports:
+            return None
+        text = " ".join(f"{name}: {report.message}" for name, report in reports.items())
+        return AuditReport(all(report.ok for report in reports.values()), text)
+
+    def close(self) -> None:
+        for feed in self.feeds.values():
+            feed.close()
+
+
+def _opener(feed: Feed, number: int, stand: _Stand) -> Any:
+    """Opens the feed as it stands, and from its beginning for each restart after that."""
+
+    def opened(restart: int) -> Iterator[Pair]:
+        epoch = _again_at(number, stand.restarts + restart)
+        return feed.epoch(epoch, skip=0 if restart else stand.batches)
+
+    return opened
+
+
+def _again_at(number: int, restarts: int) -> int:
+    return number + restarts * _RESTART

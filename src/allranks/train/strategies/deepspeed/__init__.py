@@ -1,0 +1,14 @@
+"""The deepspeed strategy: ZeRO and offloading behind the Trainer's loop, and its checkpoints made plain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allranks.core.lazy import names_from
+
+if TYPE_CHECKING:
+    from allranks.train.strategies.deepspeed.checkpoint import consolidate as consolidate
+    from allranks.train.strategies.deepspeed.strategy import DeepSpeed as DeepSpeed
+
+__getattr__ = names_from(__name__, {"DeepSpeed": "strategy", "consolidate": "checkpoint"})
+__all__ = ["DeepSpeed", "consolidate"]

@@ -1,0 +1,215 @@
+"""FSDP2: every rank holds a part of each parameter, and gathers a block's parts while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from allranks.errors import MissingDependencyError
+from allranks.train.strategies.gradients import broadcast_tensors
+from allranks.train.strategies.modules import blocks, outer_blocks, unwrapped
+from allranks.train.strategies.ranks import OverRanks
+from allranks.train.strategies.states import Source
+
+try:  # torch 2.6
+    from torch.distributed import fsdp as api
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    api.fully_shard  # noqa: B018
+except (ImportError, AttributeError):
+    try:  # torch 2.4
+        from torch.distributed._composable import fsdp as api
+        from torch.distributed._tensor import DTensor, distribute_tensor
+    except ImportError:
+        api = None
+
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class FSDP(OverRanks):
+    """``FSDP(wrap=["Block"], cpu_offload=True)``. The model is sharded in place and called as before.
+
+    In bf16 and fp16 the shards stay as they are, parameters are gathered in the short type,
+    gradients are averaged in fp32, the model runs under autocast, which joins short parameters with
+    fp32 buffers, and its outputs are fp32.
+    """
+
+    name = "fsdp"
+    owns_precision = True
+
+    def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
+        if api is None:
+            raise MissingDependencyError(
+                f"The fsdp strategy needs torch 2.4 or newer, this is {torch.__version__}. "
+                "Install it with: pip install 'torch>=2.4'"
+            )
+        self._require_group()
+        homes = _homes(self.target)
+        self._blocks = outer_blocks(self.model, blocks(self.model, self.options.wrap))
+        self._mesh = torch.distributed.init_device_mesh(self.device.type, (self.world.size,))
+        self._shard_all()
+        half = _HALF.get(self.options.precision)
+        if half is not None:
+            self.model.forward = torch.autocast(self.device.type, half)(self.model.forward)
+        self._sharded = [part for part in self.target.modules() if isinstance(part, api.FSDPModule)]
+        for optimizer in optimizers:
+            self._repoint(optimizer, homes)
+        return self.target
+
+    @property
+    def _offloads(self) -> bool:
+        return bool(self.options.cpu_offload and self.device.type != "cpu")
+
+    def _shard_all(self) -> None:
+        """Block after block, so that no rank's device ever holds the whole model."""
+        half = _HALF.get(self.options.precision)
+        short = {} if half is None else {"param_dtype": half, "reduce_dtype": torch.float32}
+        for block in self._blocks:
+            self._shard(block, api.MixedPrecisionPolicy(**short), keep=False)
+        outputs = {} if half is None else {"output_dtype": torch.float32}
+        self._shard(self.model, api.MixedPrecisionPolicy(**short, **outputs), keep=True)
+        outside = _outside(self.target, self.model)
+        _move_buffers(outside, self.device)
+        if any(True for part in outside for _ in part.parameters(recurse=False)):
+            # The objective has parameters of its own: it becomes the root, with inputs as they are.
+            policy = api.MixedPrecisionPolicy(cast_forward_inputs=False)
+            self._shard(self.target, policy, keep=True)
+        broadcast_tensors(self.target.buffers())
+
+    def _shard(self, module: nn.Module, policy: Any, *, keep: bool) -> None:
+        """Make rank 0's parameters everyone's, then cut them."""
+        whole = [value for value in module.parameters() if not isinstance(value, DTensor)]
+        with torch.no_grad():
+            for value in whole:
+                value.data = value.data.to(self.device)
+        broadcast_tensors(value.data for value in whole)
+        offload = {"offload_policy": api.CPUOffloadPolicy()} if self._offloads else {}
+        api.fully_shard(
+            module, mesh=self._mesh, reshard_after_forward=not keep, mp_policy=policy, **offload
+        )
+
+    def _repoint(self, optimizer: Optimizer, homes: dict[int, tuple[nn.Module, str]]) -> None:
+        """Give the optimizer the sharded parameters for the whole ones, with their state."""
+        for group in optimizer.param_groups:
+            for i, old in enumerate(group["params"]):
+                if id(old) not in homes:
+                    continue
+                module, name = homes[id(old)]
+                new = group["params"][i] = getattr(module, name)
+                state = optimizer.state.pop(old, None)
+                if state is not None:
+                    optimizer.state[new] = {
+                        key: self._cut(value, new) for key, value in state.items()
+                    }
+
+    def begin_micro(self, last: bool) -> None:
+        """Before each forward pass: whether the gradients of its backward pass are averaged."""
+        if last is not self._sharing:
+            self._sharing = last
+            for part in self._sharded:
+                part.set_requires_gradient_sync(last, recurse=False)
+
+    _sharing = True
+
+    @contextmanager
+    def full_parameters(self) -> Iterator[None]:
+        """Inside, the model's parameters are whole, to be read: changes are lost. Collective."""
+        for part in self._sharded:
+            part.unshard()
+        try:
+            yield
+        finally:
+            self._reshard()
+
+    def describe(self) -> str:
+        """One line for people."""
+        kinds = sorted(
+            {type(unwrapped(block)).__name__.removeprefix("FSDP") for block in self._blocks}
+        )
+        parts = (
+            f"{len(self._blocks)} blocks ({', '.join(kinds)}) and the rest" if kinds else "whole"
+        )
+        half = f", computing in {self.options.precision}" if self.options.precision in _HALF else ""
+        where = ", shards in CPU memory" if self._offloads else ""
+        return f"{super().describe()}, sharded {parts}{half}{where}"
+
+    def close(self) -> None:
+        """Let go of the sharded modules."""
+        super().close()
+        self._blocks, self._sharded, self._mesh = [], [], None
+
+    def end_forward(self, *, failed: bool = False) -> None:
+        """The root keeps whole parameters until a backward pass; changes to shards need them gone."""
+        self._reshard()
+
+    def _reshard(self) -> None:
+        # After a forward pass without a backward one the root still shows whole parameters.
+        for part in self._sharded:
+            part.reshard()
+
+    def _entries(self) -> dict[str, Any]:
+        self._reshard()
+        return super()._entries()
+
+    def _names(self, optimizer: Optimizer) -> list[list[str]]:
+        self._reshard()
+        return super()._names(optimizer)
+
+    def _full(self, value: Tensor) -> Tensor:
+        # Offloaded shards are gathered on the device: nccl knows no CPU tensors.
+        return value.to(self.device).full_tensor() if isinstance(value, DTensor) else value
+
+    def beside(self, parameter: Any, local: Tensor) -> Any:
+        """A tensor that goes with this rank's shard of a parameter, as a DTensor like it."""
+        if not isinstance(parameter, DTensor):
+            return local
+        return DTensor.from_local(
+            local, parameter.device_mesh, parameter.placements, run_check=False,
+            shape=parameter.shape, stride=parameter.stride(),
+        )  # fmt: skip
+
+    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: Source) -> None:
+        """Every rank reads its own shards and nothing else; what is not sharded it reads whole."""
+        from allranks.train.checkpoint.dcp import load
+
+        load({key: target.detach() for target, key in pairs}, source.path)
+
+    def _room(self, shape: tuple[int, ...], dtype: torch.dtype, parameter: Any) -> Tensor:
+        if not isinstance(parameter, DTensor) or shape != tuple(parameter.shape):
+            return super()._room(shape, dtype, parameter)
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+
+    def _cut(self, value: Any, parameter: Any) -> Any:
+        """State that a step before the sharding left: every rank has it whole."""
+        if not isinstance(value, Tensor) or not value.dim():
+            return value
+        value = value.to(self.device)
+        broadcast_tensors([value])
+        if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+            return value
+        return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+
+
+def _homes(target: nn.Module) -> dict[int, tuple[nn.Module, str]]:
+    """Where each parameter is found after sharding has replaced it."""
+    return {
+        id(value): (part, name)
+        for part in target.modules()
+        for name, value in part.named_parameters(recurse=False)
+    }
+
+
+def _outside(target: nn.Module, model: nn.Module) -> list[nn.Module]:
+    inside = {id(part) for part in model.modules()}
+    return [part for part in target.modules() if id(part) not in inside]
+
+
+def _move_buffers(parts: Sequence[nn.Module], device: torch.device) -> None:
+    for part in parts:
+        for name, value in part._buffers.items():
+            part._buffers[name] = None if value is None else value.to(device)

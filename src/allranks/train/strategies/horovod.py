@@ -1,0 +1,204 @@
+"""Horovod: every rank holds the model, Horovod averages the gradients while they are made.
+
+The optimizer that the user made stays and steps. Gradients go through ``hvd.DistributedOptimizer``, and
+when a backward pass returns they are averaged, as under DDP: so clipping, loss scaling, several
+optimizers, closures and a user's own step see what they see elsewhere. Everything that is not a
+gradient (metrics, checkpoints, the audit) goes through torch.distributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+
+from allranks.errors import UsageError, did_you_mean
+from allranks.runtime.world import horovod_world as horovod
+from allranks.train.strategies.gradients import broadcast_tensors
+from allranks.train.strategies.horovod_ops import AveragedGradients, CombinedSteps, average_now
+from allranks.train.strategies.modules import move_state, state_tensors
+from allranks.train.strategies.ranks import OverRanks
+
+COMPRESSIONS = ("none", "fp16")
+OPS = ("average", "adasum")
+_TYPES = (torch.float16, torch.float32, torch.float64)
+
+
+class Horovod(OverRanks):
+    """``Horovod(compression="fp16")`` sends gradients in half precision.
+
+    ``op="adasum"`` combines the ranks' steps by Adasum instead of averaging their gradients.
+    ``gradient_predivide_factor`` divides before the sum and multiplies after it, against overflow in
+    short types. ``sparse_as_dense`` sends sparse gradients whole.
+    """
+
+    name = "horovod"
+
+    def __init__(
+        self,
+        *,
+        compression: str = "none",
+        op: str = "average",
+        gradient_predivide_factor: float = 1.0,
+        sparse_as_dense: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        _one_of("compression", compression, COMPRESSIONS)
+        _one_of("op", op, OPS)
+        if gradient_predivide_factor <= 0:
+            raise UsageError(
+                f"gradient_predivide_factor={gradient_predivide_factor}: must be above 0."
+            )
+        if op == "adasum" and gradient_predivide_factor != 1.0:
+            raise UsageError("gradient_predivide_factor works with op='average' only.")
+        self.compression, self.op = compression, op
+        self.gradient_predivide_factor = gradient_predivide_factor
+        self.sparse_as_dense = sparse_as_dense
+        self._gradients: AveragedGradients | None = None
+        self._steps: CombinedSteps | None = None
+        self._hvd: Any = None
+
+    def setup(self, model: nn.Module, optimizers: Sequence[Optimizer], **known: Any) -> nn.Module:
+        """As elsewhere; batch norms that Horovod cannot train beside are refused unchanged."""
+        asked = self._own.get("sync_batchnorm", known["options"].sync_batchnorm)
+        if known["device"].type == "cuda" and known["world"].size > 1:
+            _refuse_synchronised(model, asked)
+        return super().setup(model, optimizers, **known)
+
+    def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
+        self._require_group()
+        self._hvd = horovod.require()
+        target = self.target.to(self.device)
+        trained = [(name, value) for name, value in _named(target) if value.requires_grad]
+        self._check(trained)  # first: threads of Horovod's that an error left would complain
+        horovod.start(self.world)
+        if self.op == "adasum":
+            self._check_adasum()
+        broadcast_tensors([*target.parameters(), *target.buffers()])
+        move_state(optimizers)
+        broadcast_tensors(state_tensors(optimizers))
+        compressor = getattr(self._hvd.Compression, self.compression)
+        if self.op == "adasum":
+            if self.world.size > 1:
+                self._steps = CombinedSteps(self._hvd, optimizers, trained, compressor)
+            return target
+        self._gradients = AveragedGradients(
+            self._hvd,
+            trained,
+            find_unused=self.options.find_unused_parameters,
+            compression=compressor,
+            gradient_predivide_factor=self.gradient_predivide_factor,
+            sparse_as_dense=self.sparse_as_dense,
+        )
+        return _Sharing(target, self._gradients)
+
+    def refuses(self, wish: str) -> str:
+        """Why Horovod cannot do something; "" when it can."""
+        if wish == "closure" and self.op == "adasum":
+            return "adasum combines whole steps, and a closure makes many in one. Use op='average'."
+        return ""
+
+    def begin_micro(self, last: bool) -> None:
+        """Before each forward pass: whether the gradients of its backward pass are averaged."""
+        if self._gradients is not None:
+            self._gradients.shares = last
+
+    def reduce_gradients(self, parameters: Iterable[Any]) -> None:
+        """Average gradients that a backward pass without sharing left. Collective."""
+        if self.op == "average" and self.world.size > 1:
+            average_now(self._hvd, parameters, getattr(self._hvd.Compression, self.compression))
+
+    def describe(self) -> str:
+        """One line for people."""
+        words = [f"{super().describe()} by {'mpi' if self._hvd.mpi_enabled() else 'gloo'}"]
+        words += [f"compression {self.compression}"] if self.compression != "none" else []
+        words += ["adasum"] if self.op == "adasum" else []
+        return ", ".join(words)
+
+    def close(self) -> None:
+        """Let go of the model and end Horovod's threads."""
+        for part in (self._gradients, self._steps):
+            if part is not None:
+                part.close()
+        self._gradients = self._steps = None
+        if self._hvd is not None and self._hvd.is_initialized():
+            self._hvd.shutdown()
+        super().close()
+
+    def _check(self, trained: Sequence[tuple[str, Tensor]]) -> None:
+        if not trained:
+            raise UsageError(
+                "The model has no parameter that is trained (requires_grad): horovod has nothing "
+                "to average. Unfreeze some, or use one process."
+            )
+        if self.device.type == "cuda" and not (self._hvd.cuda_built() or self._hvd.rocm_built()):
+            raise UsageError(
+                "Horovod here was built without CUDA and cannot take a GPU's gradients.\n"
+                "Load nvcc and NCCL and build it again: allranks frameworks install horovod; "
+                "or use compute_setup='cpu'."
+            )
+        for name, value in trained:
+            if value.dtype not in _TYPES:
+                raise UsageError(
+                    f"Horovod cannot send gradients of {value.dtype}, and {name} has that type. "
+                    "Use precision='bf16' (weights stay in fp32), or strategy='ddp'."
+                )
+            if not value.is_contiguous():
+                raise UsageError(
+                    f"Horovod sends contiguous tensors only, and {name} is not (channels_last?). "
+                    "Leave out memory_format, or use strategy='ddp'."
+                )
+
+    def _check_adasum(self) -> None:
+        size = self.world.size
+        if size > 1 and not self._hvd.mpi_enabled():
+            raise UsageError(
+                "op='adasum' works through MPI only, and Horovod meets over gloo here. Start the "
+                "ranks by mpirun (--launcher mpirun) with a Horovod that was built with MPI, or use "
+                "op='average'."
+            )
+        if size & (size - 1):
+            raise UsageError(f"op='adasum' needs 2, 4, 8 … ranks, not {size}.")
+        if self.options.precision == "fp16":
+            raise UsageError("op='adasum' does not work with precision='fp16': use 'bf16'.")
+
+
+class _Sharing(nn.Module):
+    """The objective; a forward pass through it announces that its gradients are to be averaged."""
+
+    def __init__(self, module: nn.Module, gradients: AveragedGradients) -> None:
+        super().__init__()
+        self.module = module
+        self._gradients = gradients
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            self._gradients.expect()
+        return self.module(*args, **kwargs)
+
+
+def _named(target: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*target.named_parameters()]
+
+
+def _refuse_synchronised(model: nn.Module, asked: bool) -> None:
+    """Torch's NCCL in the middle of a backward pass, beside Horovod's own: each may wait for the other."""
+    for module in model.modules():
+        if isinstance(module, nn.SyncBatchNorm) or (asked and isinstance(module, _BatchNorm)):
+            what = "sync_batchnorm=True" if asked else "The model holds nn.SyncBatchNorm, which"
+            raise UsageError(
+                f"{what} does not work with horovod on GPUs: batch norms wait for torch's NCCL while "
+                "gradients travel by Horovod's, and both may hang. Leave it out, or use "
+                "strategy='ddp'."
+            )
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        hint = did_you_mean(value, list(known))
+        raise UsageError(f"Horovod({name}='{value}'): must be one of {', '.join(known)}.{hint}")

@@ -1,0 +1,245 @@
+"""Model and optimizer states by the user's parameter names, so that every strategy reads every other's.
+
+An optimizer's state here is ``{"state": {name: {...}}, "param_groups": [{..., "params": [name]}]}``:
+PyTorch's own form with names for positions, and the optimizer's "kind". For a checkpoint `taken_apart`
+parts such a tree into its tensors, each under a key, and the rest, in which a note stands for each tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from allranks.train.checkpoint.plan import Stretch
+
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+_HOW_NOT_WHAT = ("foreach", "fused", "capturable", "differentiable")
+"""Options that say how a step is computed: they belong to the machine, not to the state."""
+_NOTE = "$tensor"
+
+
+class Source(Protocol):
+    """A checkpoint's tensors by their keys."""
+
+    path: Path
+
+    def keys(self) -> Collection[str]: ...
+    def shape(self, key: str) -> tuple[int, ...]: ...
+    def dtype(self, key: str) -> torch.dtype: ...
+    def tensor(self, key: str) -> Tensor: ...
+
+
+class InMemory:
+    """A source of tensors that are there already."""
+
+    path = Path()
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def keys(self) -> Collection[str]:
+        return self._tensors.keys()
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return tuple(self._tensors[key].shape)
+
+    def dtype(self, key: str) -> torch.dtype:
+        return self._tensors[key].dtype
+
+    def tensor(self, key: str) -> Tensor:
+        return self._tensors[key]
+
+
+def taken_apart(tree: Any, prefix: str, tensors: dict[str, Any], *, counters: bool = False) -> Any:
+    """The tree with a note for each tensor, which goes to ``tensors`` under its path from ``prefix``.
+
+    ``counters``: single numbers on the CPU, such as an optimizer's step counters, stay in the tree.
+    """
+    apart = partial(taken_apart, tensors=tensors, counters=counters)
+    if isinstance(tree, Mapping):
+        return {key: apart(each, f"{prefix}.{key}") for key, each in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        kind = tuple if isinstance(tree, tuple) else list
+        return kind(apart(each, f"{prefix}.{i}") for i, each in enumerate(tree))
+    if not isinstance(tree, (Tensor, Stretch)):
+        return plain_number(tree)
+    if counters and isinstance(tree, Tensor) and not tree.dim() and tree.device.type == "cpu":
+        return tree.detach().clone()
+    tensors[prefix] = tree.detach() if isinstance(tree, Tensor) else tree
+    return {_NOTE: prefix}
+
+
+def plain_number(value: Any) -> Any:
+    """NumPy's numbers as Python's own: a checkpoint holds nothing that needs NumPy to be read."""
+    numpy = sys.modules.get("numpy")  # without it there can be none
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+
+
+def put_together(tree: Any, place: Callable[[str], Any]) -> Any:
+    """The tree with ``place(key)`` for each note."""
+    if isinstance(tree, Mapping):
+        if [*tree] == [_NOTE]:
+            return place(tree[_NOTE])
+        return {key: put_together(each, place) for key, each in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        kind = tuple if isinstance(tree, tuple) else list
+        return kind(put_together(each, place) for each in tree)
+    return tree
+
+
+def noted(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Name → key of the tensors at the top of a tree."""
+    return {
+        name: each[_NOTE]
+        for name, each in tree.items()
+        if isinstance(each, Mapping) and [*each] == [_NOTE]
+    }
+
+
+def user_name(name: str) -> str:
+    """The name without what wrappers put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def entries(model: nn.Module) -> dict[str, Any]:
+    """The model's live state by the user's names."""
+    return {user_name(key): value for key, value in model.state_dict(keep_vars=True).items()}
+
+
+def live(model: nn.Module, entries: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The entries that are the model's own tensors; all else its ``state_dict()`` made for the caller."""
+    own = {id(value) for value in (*model.parameters(), *model.buffers())}
+    return {name: value for name, value in entries.items() if id(value) in own}
+
+
+def misfit(targets: Mapping[str, Any], saved: Mapping[str, str], source: Source) -> str:
+    """What is wrong with the saved tensors (name → key) for these; empty when they fit."""
+    live = {name: value for name, value in targets.items() if isinstance(value, Tensor)}
+    problems = [f"'{name}' is missing" for name in live if name not in saved]
+    problems += [f"'{name}' is not of this model" for name in saved if name not in live]
+    for name, value in live.items():
+        if name in saved and source.shape(saved[name]) != tuple(_shape(value)):
+            shape = [*source.shape(saved[name])]
+            problems.append(f"'{name}' is {shape}, here {[*_shape(value)]}")
+    return _too_long("The saved model does not fit this one", problems) if problems else ""
+
+
+def _shape(value: Any) -> Any:
+    return getattr(value, "ds_shape", value.shape)  # ZeRO 3's parameters are empty between uses
+
+
+def load_rest(model: nn.Module, rest: Mapping[str, Any]) -> None:
+    """Hand what modules made for ``state_dict()`` back to them; the other entries stand for themselves."""
+    if rest:
+        whole = model.state_dict(keep_vars=True)
+        real = {user_name(key): key for key in whole}
+        whole.update({real.get(name, name): value for name, value in rest.items()})
+        model.load_state_dict(whole, strict=False)
+
+
+def optimizer_names(
+    optimizer: Optimizer, model: nn.Module, objective: nn.Module | None
+) -> list[list[str]]:
+    """A name for each parameter of each group."""
+    known: dict[int, str] = {}
+    for prefix, module in (("", model), ("objective.", objective)):
+        if module is not None:
+            for name, value in module.named_parameters(remove_duplicate=False):
+                known.setdefault(id(value), prefix + user_name(name))
+    return [
+        [known.get(id(value), f"group {g}, number {i}") for i, value in enumerate(group["params"])]
+        for g, group in enumerate(optimizer.param_groups)
+    ]
+
+
+def parameters_by_name(
+    groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]]
+) -> dict[Any, Any]:
+    """The parameters of an optimizer's groups by their names."""
+    found: dict[Any, Any] = {}
+    for group, group_names in zip(groups, names, strict=True):
+        found.update(zip(group_names, group["params"], strict=True))
+    return found
+
+
+def name_optimizer_state(optimizer: Optimizer, names: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The optimizer's live state with names for positions."""
+    raw = optimizer.state_dict()
+    flat = [name for group in names for name in group]
+    groups = [
+        {**group, "params": [*group_names]}
+        for group, group_names in zip(raw["param_groups"], names, strict=True)
+    ]
+    # State that belongs to no parameter has a key of its own.
+    state = {flat[key] if isinstance(key, int) else key: raw["state"][key] for key in raw["state"]}
+    rest = {key: value for key, value in raw.items() if key not in ("state", "param_groups")}
+    order = sorted(state, key=str)  # every rank walks the same way
+    named = {"state": {key: state[key] for key in order}, "param_groups": groups}
+    return {**rest, "kind": kind_of(optimizer), **named}
+
+
+def apply_optimizer_state(
+    optimizer: Optimizer, state: Mapping[str, Any], names: Sequence[Sequence[str]]
+) -> None:
+    """Load a state whose tensors are already spread as the parameters are."""
+    position = {name: i for i, name in enumerate(name for group in names for name in group)}
+    groups = []
+    for mine, group_names, saved in zip(
+        optimizer.param_groups, names, state["param_groups"], strict=True
+    ):
+        kept = {key: mine[key] for key in _HOW_NOT_WHAT if key in mine}
+        params = [position[name] for name in group_names]
+        groups.append({**mine, **saved, **kept, "params": params})
+    moved = {position.get(key, key): value for key, value in state["state"].items()}
+    optimizer.load_state_dict({**state, "state": moved, "param_groups": groups})
+
+
+def kind_of(optimizer: Optimizer) -> str:
+    """The name of its class."""
+    return type(optimizer).__name__
+
+
+def family(kind: str) -> str:
+    """Optimizers with the same state: AdamW, Adam, DeepSpeed's own of both."""
+    for word in ("DeepSpeedCPU", "Fused"):
+        kind = kind.removeprefix(word)
+    return "Adam" if kind == "AdamW" else kind
+
+
+def apply_group_options(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]]) -> None:
+    """Load learning rates and other options of the groups, without their parameters."""
+    left = ("params", *_HOW_NOT_WHAT)
+    for mine, theirs in zip(optimizer.param_groups, saved, strict=True):
+        mine.update({key: value for key, value in theirs.items() if key not in left})
+
+
+def optimizer_misfit(
+    optimizer: Optimizer, state: Mapping[str, Any], names: Sequence[Sequence[str]]
+) -> str:
+    """What is wrong with a saved state for this optimizer and its parameters; empty when it fits."""
+    saved, kind = state["param_groups"], kind_of(optimizer)
+    if family(state["kind"]) != family(kind):
+        return f"The saved optimizer is {state['kind']}, this one {kind}."
+    if len(saved) != len(names):
+        return f"The saved optimizer has {len(saved)} parameter groups, this one {len(names)}."
+    problems = []
+    for i, (group, here) in enumerate(zip(saved, names, strict=True)):
+        problems += [f"group {i} lacks '{name}'" for name in set(here) - set(group["params"])]
+        problems += [f"group {i} has also '{name}'" for name in set(group["params"]) - set(here)]
+    if not problems:
+        return ""
+    return _too_long("The saved optimizer does not fit this one", sorted(problems))
+
+
+def _too_long(what: str, problems: Sequence[str], most: int = 6) -> str:
+    more = f" and {len(problems) - most} more" if len(problems) > most else ""
+    return f"{what}: {'; '.join(problems[:most])}{more}."

@@ -1,0 +1,87 @@
+#!/bin/bash
+# Made by allranks VERSION from:
+#   allranks script train.py
+# Plain bash: read it, change it, submit it with sbatch.
+
+#SBATCH --job-name=train
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --time=02:00:00
+#SBATCH --output=%x-%j.out
+
+# Files of the environment are on the cluster; functions run in tasks; quoted words are data.
+# shellcheck disable=SC1090,SC1091,SC2016,SC2317
+set -eo pipefail
+
+# --- Folder ------------------------------------------------------------------
+run_folder="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
+mkdir -p "$run_folder/attempts"
+finished=$run_folder/finished
+if [[ -e $finished ]]; then
+  echo "This run has finished already; nothing is left to do." >&2
+  exit 0
+fi
+export ALLRANKS_RUN_DIR=$run_folder
+end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null || true)}
+if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
+attempt=1  # mkdir decides between array tasks that start at the same time
+until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
+  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
+  attempt=$((attempt + 1))
+done
+export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
+mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
+printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%s"}\n' \
+  "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" srun "$SLURM_JOB_NODELIST" \
+  "${SLURM_ARRAY_TASK_ID:-}" "$(date -u +%FT%T.%6NZ)" \
+  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
+
+# --- Environment -------------------------------------------------------------
+export OMP_NUM_THREADS=8
+
+# --- Rendezvous --------------------------------------------------------------
+# One node: the ranks meet on loopback, on a port that is free.
+MASTER_ADDR=127.0.0.1
+MASTER_PORT=$((20000 + SLURM_JOB_ID * 16 % 12000))
+while (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
+  MASTER_PORT=$((MASTER_PORT + 1))
+done
+export endpoint=$MASTER_ADDR:$MASTER_PORT
+export MASTER_ADDR MASTER_PORT
+export WORLD_SIZE=1 LOCAL_WORLD_SIZE=1
+
+# --- allranks on the nodes ---------------------------------------------------
+# A log per rank, the first error last, CPUs near the GPUs.
+export ALLRANKS_LAUNCHER=srun ALLRANKS_BIND=auto
+export PYTHONPATH="$run_folder/lib${PYTHONPATH:+:$PYTHONPATH}"
+export ALLRANKS_AGENT=on
+if ! python -c 'import allranks.runtime.agent' 2>/dev/null; then
+  echo "allranks is not installed in this environment: the job runs without it." >&2
+  ALLRANKS_AGENT=off
+fi
+
+# --- What every task runs ----------------------------------------------------
+task() {
+  export NODE_RANK=$SLURM_NODEID
+  export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
+  local rank=()
+  if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.runtime.agent rank --); fi
+  exec "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
+}
+export -f task
+
+# --- Launch ------------------------------------------------------------------
+code=0
+srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 bash -c task || code=$?
+
+# --- End ---------------------------------------------------------------------
+if ((code == 0)) && [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code=75; fi  # saved, not finished
+if ((code == 0)); then touch "$finished"; fi
+if ((code != 0)) && [[ $ALLRANKS_AGENT == on ]]; then  # show the first error, leave with its code
+  first=$(python -m allranks.runtime.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
+  if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi
+fi
+printf '{"exit_code": %d, "end": "%s"}\n' "$code" "$(date -u +%FT%T.%6NZ)" >"$ALLRANKS_ATTEMPT_DIR/end.json"
+exit "$code"

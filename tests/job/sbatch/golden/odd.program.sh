@@ -1,0 +1,121 @@
+#!/bin/bash
+# Made by allranks VERSION from:
+#   allranks script train.py
+# Plain bash: read it, change it, submit it with sbatch.
+
+#SBATCH --job-name=gmx_mpi
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=8
+#SBATCH --time=02:00:00
+#SBATCH --output=%x-%j.out
+
+# Files of the environment are on the cluster; functions run in tasks; quoted words are data.
+# shellcheck disable=SC1090,SC1091,SC2016,SC2317
+set -eo pipefail
+
+# --- Folder ------------------------------------------------------------------
+run_folder="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
+mkdir -p "$run_folder/attempts"
+finished=$run_folder/finished
+if [[ -e $finished ]]; then
+  echo "This run has finished already; nothing is left to do." >&2
+  exit 0
+fi
+export ALLRANKS_RUN_DIR=$run_folder
+end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null || true)}
+if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
+attempt=1  # mkdir decides between array tasks that start at the same time
+until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
+  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
+  attempt=$((attempt + 1))
+done
+export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
+mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
+printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%s"}\n' \
+  "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" torchrun "$SLURM_JOB_NODELIST" \
+  "${SLURM_ARRAY_TASK_ID:-}" "$(date -u +%FT%T.%6NZ)" \
+  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
+
+# --- Environment -------------------------------------------------------------
+export OMP_NUM_THREADS=2
+
+# --- Rendezvous --------------------------------------------------------------
+# An address of the head node that the others reach (by route), and a port that is free there.
+meet() {  # head, another node, interface or '', first port to try
+  local address='' device=$3 port=$4 route
+  if [[ -n $device ]]; then
+    address=$(ip -o addr show dev "$device" scope global | awk 'NR == 1 { sub("/.*", "", $4); print $4 }')
+  else
+    route=$(ip -o route get "$(getent ahosts "$2" | awk 'NR == 1 { print $1 }')" 2>/dev/null || true)
+    if [[ $route =~ \ dev\ ([^ ]+) ]]; then device=${BASH_REMATCH[1]}; fi
+    if [[ $route =~ \ src\ ([^ ]+) ]]; then address=${BASH_REMATCH[1]}; fi
+  fi
+  if [[ -z $address || $device == lo ]]; then address=$1 device=; fi
+  while (: <>"/dev/tcp/$address/$port") 2>/dev/null || (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+    port=$((port + 1))
+  done
+  echo "$address" "$port" "$device"
+}
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
+head=${hosts[0]} other=${hosts[-1]}
+meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
+if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
+  export -f meet
+  meet=(srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" bash -c 'meet "$@"' "${meet[@]}")
+fi
+if ! read -r MASTER_ADDR MASTER_PORT interface < <("${meet[@]}"); then
+  echo "No address could be found on $head for the other nodes to meet on." >&2
+  exit 1
+fi
+export interface endpoint=$MASTER_ADDR:$MASTER_PORT
+if [[ $MASTER_ADDR == *:* ]]; then endpoint=[$MASTER_ADDR]:$MASTER_PORT; fi  # IPv6
+export MASTER_ADDR MASTER_PORT
+export WORLD_SIZE=8 LOCAL_WORLD_SIZE=4
+
+# --- allranks on the nodes ---------------------------------------------------
+# A log per rank, the first error last, CPUs near the GPUs.
+export ALLRANKS_LAUNCHER=torchrun ALLRANKS_BIND=auto
+export PYTHONPATH="$run_folder/lib${PYTHONPATH:+:$PYTHONPATH}"
+export ALLRANKS_AGENT=on
+if ! python -c 'import allranks.runtime.agent' 2>/dev/null; then
+  echo "allranks is not installed in this environment: the job runs without it." >&2
+  ALLRANKS_AGENT=off
+fi
+
+# --- What every task runs ----------------------------------------------------
+task() {
+  export NODE_RANK=$SLURM_NODEID
+  if [[ -n $interface && -e /sys/class/net/$interface ]]; then
+    export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
+    export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
+  fi
+  local is_host=$((NODE_RANK == 0))
+  # Slurm signals every process. Ranks may want to save then, and a launcher would end them before
+  # they have: it hears nothing (deaf), and allranks around each rank lets the signals through.
+  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
+  local rank=()
+  if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.runtime.agent rank --); fi
+  exec "${rank[@]:0:3}" ${rank[0]:+deaf --} torchrun \
+    --nnodes 2 --nproc-per-node 4 \
+    --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$endpoint" \
+    --rdzv-conf=is_host="$is_host" \
+    --no-python "${rank[@]}" gmx_mpi --lr 0.1 --title 'it'"'"'s $HOME'
+}
+export -f task
+
+# --- Launch ------------------------------------------------------------------
+code=0
+srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 bash -c task || code=$?
+
+# --- End ---------------------------------------------------------------------
+if ((code == 0)) && [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code=75; fi  # saved, not finished
+if ((code == 0)); then touch "$finished"; fi
+if ((code != 0)) && [[ $ALLRANKS_AGENT == on ]]; then  # show the first error, leave with its code
+  first=$(python -m allranks.runtime.agent summary "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true
+  if [[ $first =~ ^[1-9][0-9]*$ ]]; then code=$first; fi
+fi
+printf '{"exit_code": %d, "end": "%s"}\n' "$code" "$(date -u +%FT%T.%6NZ)" >"$ALLRANKS_ATTEMPT_DIR/end.json"
+exit "$code"

@@ -1,0 +1,236 @@
+#!/bin/bash
+# Made by allranks VERSION from:
+#   allranks script train.py
+# Plain bash: read it, change it, submit it with sbatch.
+
+#SBATCH --job-name=train
+#SBATCH --exclude=n9
+#SBATCH --array=0-9
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=8
+#SBATCH --time=02:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.out
+
+# Files of the environment are on the cluster; functions run in tasks; quoted words are data.
+# shellcheck disable=SC1090,SC1091,SC2016,SC2317
+set -eo pipefail
+
+# --- Folder ------------------------------------------------------------------
+run_folder=${ALLRANKS_GO_ON_IN:-"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"}
+mkdir -p "$run_folder/attempts"
+[[ -e $run_folder/job.sh ]] || cp "$0" "$run_folder/job.sh"  # to submit it again
+finished=$run_folder/finished-$SLURM_ARRAY_TASK_ID
+if [[ -e $finished ]]; then
+  echo "This run has finished already; nothing is left to do." >&2
+  exit 0
+fi
+if [[ -e $run_folder/cancelled ]]; then
+  echo "This run was cancelled; go on with: allranks resume ${run_folder##*/}" >&2
+  exit 143
+fi
+export ALLRANKS_RUN_DIR=$run_folder/tasks/$SLURM_ARRAY_TASK_ID
+mkdir -p "$ALLRANKS_RUN_DIR"
+end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" -o %e 2>/dev/null || true)}
+if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
+
+# --- What follows an attempt -------------------------------------------------
+policy=(--requeue --max-attempts=100 --max-fruitless=3 --restarts=0)
+job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+told='' settled=''
+slurm() {  # it may hang, and write times as the user likes them
+  SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"
+}
+decide() {  # sets next, what follows this attempt, and result, to leave with if nothing does
+  local answer=''
+  facts=$(slurm show job -o "$job" 2>/dev/null || true)
+  if [[ $ALLRANKS_AGENT != off ]]; then
+    answer=$(slurm show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |
+      inside python -m allranks.runtime.agent after "$ALLRANKS_ATTEMPT_DIR" "$code" \
+        "${policy[@]}" --nodes --job "$facts" ${told:+--told} "$@" | tail -n 1) || true
+  fi
+  if [[ $answer =~ ^([a-z]+)\ ([0-9]+)$ ]]; then
+    next=${BASH_REMATCH[1]} result=${BASH_REMATCH[2]}
+    return 0
+  fi
+  # Without allranks on the nodes: on while the ranks leave on purpose.
+  if [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code=75; fi
+  printf '{"exit_code": %d, "end": "%s"}\n' "$code" "$(date -u +%FT%T.%6NZ)" >"$ALLRANKS_ATTEMPT_DIR/end.json"
+  next=stop result=$code
+  if [[ -n $told || -e $run_folder/cancelled || $facts != *JobState=RUNNING* ]]; then return 0; fi
+  if ((code == 0)); then next="done"; fi
+  if ((code == 75 && attempt < 100)); then next=requeue; fi
+}
+go_on() {  # takes the way that was decided, on the state of the job that it was decided on
+  local pause refused=''
+  for pause in 0 0 5 10 20 40 80; do
+    if [[ $next != requeue && $next != resubmit ]]; then return 0; fi
+    if as_decided && "$next"; then
+      settled=1 result=0
+      return 0
+    fi
+    sleep "$pause"  # a controller that is away comes back
+    decide "$@" ${refused:+--refused}
+  done
+  decide "$@" --stuck
+  result=75
+}
+as_decided() {  # a job that was cancelled meanwhile must not come back
+  local state='JobState=[^ ]+( Reason=[^ ]+)?' now
+  now=$(slurm show job -o "$job" 2>/dev/null || true)
+  if [[ ! $now =~ $state ]]; then return 1; fi
+  [[ $facts == *"${BASH_REMATCH[0]}"* && ! -e $run_folder/cancelled ]]
+}
+requeue() {
+  refused=1
+  slurm requeue "$job" || return 1
+  if [[ -e $run_folder/cancelled ]]; then scancel "$job"; fi
+}
+resubmit() {  # a new job that starts after this one, once for each attempt
+  local new exclude=() sent=$ALLRANKS_ATTEMPT_DIR/resubmitted
+  if [[ -e $sent ]]; then return 0; fi
+  if [[ -e $run_folder/excluded ]]; then  # nodes that failed twice
+    exclude=(--exclude="$(<"$run_folder/excluded")")
+  fi
+  if ! new=$(submit "${exclude[@]}"); then
+    if ((${#exclude[@]} == 0)); then return 1; fi
+    new=$(submit) || return 1  # a node of that list may have left the cluster
+  fi
+  echo "${new%%;*}" | tee "$sent" >>"$run_folder/resubmitted"
+  echo "allranks: job ${new%%;*} goes on when this one has ended." >&2
+  if [[ -e $run_folder/cancelled ]]; then scancel "${new%%;*}"; fi
+}
+submit() (  # a shell of its own: nothing of this job goes along
+  options=(--parsable --dependency="afterany:$job" --array="$SLURM_ARRAY_TASK_ID" --chdir="$SLURM_SUBMIT_DIR")
+  for name in "${!SLURM@}" ALLRANKS_DEADLINE; do
+    if [[ $name != SLURM_CONF ]]; then unset "$name"; fi
+  done
+  ALLRANKS_GO_ON_IN=$run_folder sbatch "${options[@]}" "$@" "$run_folder/job.sh"
+)
+settle() {  # Slurm ends the job: KILL follows, so the way back is taken before the ranks have left
+  trap 'told=1' TERM
+  passed=1 told=1
+  local code=143
+  decide --early
+  go_on --early
+  trap settle TERM
+}
+unstarted() {  # the script failed before its launch: that too is an end
+  code=$?
+  if [[ -e $ALLRANKS_ATTEMPT_DIR/end.json ]]; then return 0; fi
+  local how=--unstarted
+  if ((code == 0)); then code=143 how=--told; fi  # a signal ended it
+  decide "$how"
+  go_on "$how"
+  exit "$result"
+}
+
+# --- Attempt -----------------------------------------------------------------
+attempt=1  # mkdir decides between array tasks that start at the same time
+until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
+  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
+  attempt=$((attempt + 1))
+done
+export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
+mkdir "$ALLRANKS_ATTEMPT_DIR/ranks" "$ALLRANKS_ATTEMPT_DIR/failures"
+printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "launcher": "%s", "hosts": ["%s"], "array_task": "%s", "start": "%s"}\n' \
+  "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" srun "$SLURM_JOB_NODELIST" \
+  "${SLURM_ARRAY_TASK_ID:-}" "$(date -u +%FT%T.%6NZ)" \
+  >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
+ALLRANKS_AGENT=off  # until it was found
+trap 'told=1' TERM
+trap unstarted EXIT
+
+# --- Environment -------------------------------------------------------------
+export OMP_NUM_THREADS=8
+inside() {  # run a command in the container
+  apptainer exec --nv --bind "${ALLRANKS_ATTEMPT_DIR%/attempts/*}" i.sif "$@"
+}
+export -f inside
+
+# --- allranks on the nodes ---------------------------------------------------
+# A log per rank, the first error last, CPUs near the GPUs.
+export ALLRANKS_LAUNCHER=srun ALLRANKS_BIND=auto
+export PYTHONPATH="$run_folder/lib${PYTHONPATH:+:$PYTHONPATH}"
+export ALLRANKS_AGENT=on
+if ! inside python -c 'import allranks.runtime.agent' 2>/dev/null; then
+  echo "allranks is not installed in this environment: the job runs without it." >&2
+  ALLRANKS_AGENT=off
+fi
+
+# --- What every task runs ----------------------------------------------------
+task() {
+  export NODE_RANK=$SLURM_NODEID
+  if [[ -n $interface && -e /sys/class/net/$interface ]]; then
+    export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
+    export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
+  fi
+  export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
+  local rank=()
+  if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.runtime.agent rank --); fi
+  exec apptainer exec --nv --bind "${ALLRANKS_ATTEMPT_DIR%/attempts/*}" i.sif "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'
+}
+export -f task
+
+# --- Earlier attempts --------------------------------------------------------
+if ((attempt > 1)) && [[ $ALLRANKS_AGENT != off ]]; then  # was the one before it killed, and are these nodes to be trusted
+  answer=$(slurm show node -o 2>/dev/null |
+    inside python -m allranks.runtime.agent before "$ALLRANKS_ATTEMPT_DIR" "${policy[@]}" --nodes --exclude n9 | tail -n 1) || true
+  if [[ $answer == stop* ]]; then exit "${answer#stop }"; fi
+  if [[ $answer == avoid ]] && resubmit; then exit 0; fi
+fi
+
+# --- Rendezvous --------------------------------------------------------------
+# An address of the head node that the others reach (by route), and a port that is free there.
+meet() {  # head, another node, interface or '', first port to try
+  local address='' device=$3 port=$4 route
+  if [[ -n $device ]]; then
+    address=$(ip -o addr show dev "$device" scope global | awk 'NR == 1 { sub("/.*", "", $4); print $4 }')
+  else
+    route=$(ip -o route get "$(getent ahosts "$2" | awk 'NR == 1 { print $1 }')" 2>/dev/null || true)
+    if [[ $route =~ \ dev\ ([^ ]+) ]]; then device=${BASH_REMATCH[1]}; fi
+    if [[ $route =~ \ src\ ([^ ]+) ]]; then address=${BASH_REMATCH[1]}; fi
+  fi
+  if [[ -z $address || $device == lo ]]; then address=$1 device=; fi
+  while (: <>"/dev/tcp/$address/$port") 2>/dev/null || (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+    port=$((port + 1))
+  done
+  echo "$address" "$port" "$device"
+}
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
+head=${hosts[0]} other=${hosts[-1]}
+meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
+if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
+  export -f meet
+  meet=(srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" bash -c 'meet "$@"' "${meet[@]}")
+fi
+if ! read -r MASTER_ADDR MASTER_PORT interface < <("${meet[@]}"); then
+  echo "No address could be found on $head for the other nodes to meet on." >&2
+  exit 1
+fi
+export interface endpoint=$MASTER_ADDR:$MASTER_PORT
+if [[ $MASTER_ADDR == *:* ]]; then endpoint=[$MASTER_ADDR]:$MASTER_PORT; fi  # IPv6
+export MASTER_ADDR MASTER_PORT
+export WORLD_SIZE=8 LOCAL_WORLD_SIZE=4
+
+# --- Launch ------------------------------------------------------------------
+code=0
+trap settle TERM
+if [[ -n $told ]]; then settle; fi  # it came before the launch
+if [[ -n $settled ]]; then exit 0; fi
+srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task &
+launch=$!
+passed=1
+while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait
+trap 'told=1' TERM
+
+# --- End ---------------------------------------------------------------------
+if [[ -n $settled ]]; then exit 0; fi
+decide
+if [[ $next == "done" ]]; then touch "$finished"; fi
+go_on
+exit "$result"

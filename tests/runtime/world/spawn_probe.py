@@ -1,0 +1,74 @@
+"""Started by the tests as plain python: ask for ranks, add up with them, then do what was asked.
+
+    spawn_probe.py NPROCS [what rank 0 does [what rank 1 does]]
+
+Every rank leaves a file in $REPORT: only rank 0's stdout is seen.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import allranks
+from allranks.runtime.world.spawn import ensure_ranks
+
+
+def fail():
+    raise ValueError("no such dataset")
+
+
+def again():
+    """A second training in the same script: the same ranks meet once more."""
+    size = dist.get_world_size()
+    allranks.shutdown()
+    assert ensure_ranks(size).size == ensure_ranks(None).size == size
+    allranks.init("gloo", timeout=60)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == size
+
+
+DEEDS = {
+    "nothing": lambda: None,
+    "lambda": lambda: print((lambda x: x + 1)(1)),
+    "exit 3": lambda: sys.exit(3),
+    "quiet 3": lambda: (print("the last words"), os._exit(3)),
+    "raise": fail,
+    "crash": lambda: os.kill(os.getpid(), 9),
+    "reduce": lambda: dist.all_reduce(torch.ones(1)),
+    "sleep": lambda: time.sleep(100),
+    "warn": lambda: print("a warning", file=sys.stderr),
+    "again": again,
+    "other number": lambda: ensure_ranks(dist.get_world_size() + 1),
+}
+
+
+def main(nprocs, *deeds):
+    torch.set_num_threads(1)
+    there = ensure_ranks(
+        nprocs, log_folder=Path(os.environ["LOGS"]) if "LOGS" in os.environ else None
+    )
+    here = allranks.init("gloo", timeout=60)
+    total = torch.tensor([here.rank + 1.0])
+    dist.all_reduce(total)
+    told = {
+        "rank": here.rank, "size": here.size, "local_rank": here.local_rank, "nodes": here.nodes,
+        "local_size": here.local_size, "launcher": there.launcher, "sum": total.item(),
+        "pid": os.getpid(), "parent": os.getppid(), "threads": os.environ.get("OMP_NUM_THREADS"),
+        "words": sys.argv[1:], "port": here.master_port,
+    }  # fmt: skip
+    report = Path(os.environ["REPORT"])
+    (report / f"{here.rank}.part").write_text(json.dumps(told))
+    dist.barrier()
+    (report / f"{here.rank}.part").rename(report / f"{here.rank}.json")
+    print(f"rank {here.rank} is here")
+    DEEDS[deeds[min(here.rank, len(deeds) - 1)] if deeds else "nothing"]()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])

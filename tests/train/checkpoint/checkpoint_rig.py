@@ -1,0 +1,62 @@
+"""What tests of checkpoints share: savers in one process that play the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from allranks.train.checkpoint.saver import Saver
+from allranks.train.checkpoint.snapshot import Snapshot
+from allranks.train.checkpoint.store import Store
+
+
+def new_store(folder: Path) -> tuple[Store, str]:
+    store = Store(folder / "checkpoints")
+    return store, store.take_over({"attempt": 1})
+
+
+def save(
+    store: Store,
+    token: str,
+    step: int,
+    snapshots: Sequence[Snapshot],
+    links: Sequence[str] = (),
+    about: Mapping[str, Any] | None = None,
+    **keeping: Any,
+) -> list[str]:
+    """One save of all ranks; what each says of it."""
+    part = store.stage(step, token)
+    savers = [Saver(store, rank, len(snapshots), token) for rank in range(len(snapshots))]
+    for saver, snapshot in zip(savers, snapshots, strict=True):
+        saver.start(snapshot, part, {"step": step, **(about or {})}, links=links, **keeping)
+    for saver in reversed(savers):
+        if saver.problem:
+            savers[0].cancel()
+        saver.wait(60)
+        assert not saver.busy
+    return [saver.problem for saver in savers]
+
+
+def save_steps(store: Store, token: str, *steps: int, **keeping: Any) -> None:
+    """Small checkpoints whose weights are the step."""
+    for step in steps:
+        assert save(store, token, step, [small(step)], **keeping) == [""]
+
+
+def small(step: int) -> Snapshot:
+    weights = {"model.weight": torch.full((4, 3), float(step)), "model.bias": torch.ones(3)}
+    return Snapshot(weights, state={"step": step}, own={"random": torch.ones(2)})
+
+
+def names(store: Store) -> list[str]:
+    return [saved.path.name for saved in store.all()]
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(bytes(data))

@@ -1,0 +1,44 @@
+"""Feeds of all ranks in one process, run step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from allranks.train.data import FeedOptions, make_feed
+
+
+class Plain(Dataset):
+    """Not a TensorDataset, so that the DataLoader itself is used."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([float(index)])
+
+
+def feeds(loader: Any, size: int, **options: Any) -> list[Any]:
+    made = FeedOptions(**options)
+    return [make_feed(loader, rank=r, size=size, device="cpu", options=made) for r in range(size)]
+
+
+def steps(made: list[Any], epoch: int = 0, skip: int = 0) -> list[list[tuple[list[float], Any]]]:
+    """For each step the (samples, share) of every rank; all ranks have equally many."""
+    runs = []
+    for feed in made:
+        run = []
+        for batch, share in feed.epoch(epoch, skip=skip):
+            tensor = batch[0] if isinstance(batch, list) else batch
+            run.append((tensor.flatten().tolist(), share))
+        runs.append(run)
+    return [list(step) for step in zip(*runs, strict=True)]
+
+
+def counted(step: list[tuple[list[float], Any]]) -> list[float]:
+    return [v for values, share in step if share is None or share.count for v in values]

@@ -5,8 +5,6 @@ import socket
 import pytest
 
 from allranks.errors import WorldError
-from allranks.runtime.world import framework_variables
-from allranks.runtime.world.detection import detect
 from allranks.runtime.world.rendezvous import (
     FIRST_PORT,
     LAST_PORT,
@@ -89,34 +87,3 @@ def test_endpoints_without_a_port():
     for text in ("", "a:b", "[::1]x"):
         with pytest.raises(WorldError, match="not an address"):
             split_endpoint(text)
-
-
-def world_of(rank):
-    return detect({"ALLRANKS_WORLD": f"rank={rank},size=4,nodes=2,master_addr=a,master_port=24000"})
-
-
-def test_tf_config_reads_back_as_the_same_place():
-    for rank in range(4):
-        world = world_of(rank)
-        again = detect(framework_variables(world, "tensorflow", ["a", "b"]))
-        assert (again.rank, again.local_rank, again.node_rank) == (rank, rank % 2, rank // 2)
-    config = framework_variables(world_of(3), "tensorflow", ["a", "b"])["TF_CONFIG"]
-    assert '["a:24001", "a:24002", "b:24001", "b:24002"]' in config  # torch may be at 24000
-
-
-def test_tf_config_with_a_host_per_rank():
-    config = framework_variables(world_of(1), "tensorflow", ["a", "b", "a", "a"], port=9)
-    assert '["a:9", "b:9", "a:10", "a:11"]' in config["TF_CONFIG"]
-    with pytest.raises(WorldError, match="3 hosts for 4 ranks"):
-        framework_variables(world_of(1), "tensorflow", ["a", "b", "c"])
-
-
-def test_horovod_variables_read_back():
-    variables = framework_variables(world_of(3), "horovod", ["a", "b"])
-    assert detect(variables).rank == 3
-    assert variables["HOROVOD_HOSTNAME"] == "b"
-    assert variables["HOROVOD_CROSS_RANK"] == "1"
-    assert variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "a"
-    assert variables["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "24000"
-    assert variables["HOROVOD_CONTROLLER"] == variables["HOROVOD_CPU_OPERATIONS"] == "gloo"
-    assert framework_variables(world_of(3), "torch", []) == {}

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 from allranks.core.lazy import names_from
 
 if TYPE_CHECKING:
-    from allranks.runtime.world.framework_variables import (
-        framework_variables as framework_variables,
-    )
     from allranks.runtime.world.model import World as World
     from allranks.runtime.world.process_group import init as init
     from allranks.runtime.world.process_group import shutdown as shutdown
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "World": "model",
-    "framework_variables": "framework_variables",
     "init": "process_group",
     "shutdown": "process_group",
     "world": "process_group",

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.heatmap_matrix import heat, kinds
 from allranks.observe.view.run_source import Source
 from allranks.observe.view.run_view import take
@@ -40,7 +40,7 @@ def measure(folder: Path, windows: int, ranks: int) -> None:
     size = sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file())
     print(f"{windows} windows × {ranks} ranks, {size / 1e6:.0f} MB\n")
     source = Source(run)
-    status = RunStatus(run, State.RUNNING)
+    status = RunStatus(run, JobState.RUNNING)
     looks: dict[str, Callable[[], Any]] = {
         "refresh": source.refresh,
         "take": lambda: take(source, status),

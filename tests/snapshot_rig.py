@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.model import GpuNow, NodeNow, Progress, RankNow, Snapshot
 from allranks.runs.attempt import Attempt, Failure
-from allranks.runs.attempt_history import Entry, Goodput
+from allranks.runs.attempt_history import AttemptSummary, Goodput
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus
 
@@ -51,7 +51,7 @@ LINES = (
 )
 
 
-def status(state: State = State.RUNNING, **changes: object) -> RunStatus:
+def status(state: JobState = JobState.RUNNING, **changes: object) -> RunStatus:
     """Of job 4711, begun an hour ago."""
     known = {
         "job_id": "4711",
@@ -86,7 +86,7 @@ def snapshot(ranks: int = 8, straggler: int | None = 5, gpus: bool = True) -> Sn
 def pending() -> Snapshot:
     """In the queue, nothing begun."""
     waiting = status(
-        State.PENDING,
+        JobState.PENDING,
         nodes="",
         start=None,
         attempts=0,
@@ -142,7 +142,7 @@ def failed() -> Snapshot:
     full = snapshot(8, None)
     ranks = [replace(rank, failed=rank.rank == 2) for rank in full.ranks]
     ended = status(
-        State.FAILED, exit_code=1, end=NOW - timedelta(minutes=1), why="rank 2 failed first"
+        JobState.FAILED, exit_code=1, end=NOW - timedelta(minutes=1), why="rank 2 failed first"
     )
     trace = (
         "Traceback (most recent call last):\n"
@@ -200,6 +200,6 @@ def _node(number: int, ranks: list[RankNow], gpus: bool) -> NodeNow:
     )
 
 
-def _entry(number: int, outcome: str, first: int, last: int) -> Entry:
+def _entry(number: int, outcome: str, first: int, last: int) -> AttemptSummary:
     attempt = Attempt(RUN.path / "attempts" / str(number), number, "slurm", "4711")
-    return Entry(attempt, outcome, first, last, last // 1000 * 1000, 3700.0, 3400.0, True)
+    return AttemptSummary(attempt, outcome, first, last, last // 1000 * 1000, 3700.0, 3400.0, True)

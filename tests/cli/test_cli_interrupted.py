@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from allranks.cli.following import say_end
-from allranks.cluster.slurm import JobStatus, State
+from allranks.cluster.slurm import JobState, JobStatus
 from allranks.runs.run import Run
 from allranks.runtime.agent.first_error import summary
 from allranks.schedulers import run_state as module
@@ -45,13 +45,13 @@ def test_a_run_that_left_is_told_as_interrupted(allranks: Allranks, tmp_path: Pa
 @pytest.mark.parametrize(
     ("outcome", "told", "shown"),
     [
-        ("interrupted", State.FAILED, State.INTERRUPTED),
-        ("interrupted", State.TIMEOUT, State.TIMEOUT),
-        ("failed", State.FAILED, State.FAILED),
+        ("interrupted", JobState.FAILED, JobState.INTERRUPTED),
+        ("interrupted", JobState.TIMEOUT, JobState.TIMEOUT),
+        ("failed", JobState.FAILED, JobState.FAILED),
     ],
 )
 def test_slurm_calls_it_failed(
-    outcome: str, told: State, shown: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    outcome: str, told: JobState, shown: JobState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = Run.create(tmp_path, "train", scheduler="slurm", cwd=tmp_path, command=["train.py"])
@@ -82,7 +82,7 @@ def test_the_last_line_says_how_to_go_on(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = Run.create(tmp_path, "train", scheduler="slurm", cwd=tmp_path, command=["train.py"])
     for why in ("it left with exit code 75", f"It left. Go on with: allranks resume {run.id}"):
-        say_end(module.RunStatus(run, State.INTERRUPTED, exit_code=75, why=why))
+        say_end(module.RunStatus(run, JobState.INTERRUPTED, exit_code=75, why=why))
         said = capsys.readouterr().err
         assert said.count(f"allranks resume {run.id}") == 1
         assert "Errors:" not in said

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from allranks import TrainConfig, Trainer  # noqa: E402
 from allranks.runs.metrics_tables import Metrics  # noqa: E402
-from allranks.runs.progress_file import Progress  # noqa: E402
+from allranks.runs.progress_file import AttemptProgress  # noqa: E402
 from allranks.runtime.preemption import deadline as leaving  # noqa: E402
 from allranks.train import folder as folders  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
@@ -41,7 +41,7 @@ class Look(Callback):
         self.attempt, self.seen = attempt, []
 
     def on_fit_start(self, trainer: Trainer) -> None:
-        told = Progress.read(self.attempt)
+        told = AttemptProgress.read(self.attempt)
         assert told is not None
         self.seen.append((told.fit, told.first_step, told.saved_step))
 
@@ -57,7 +57,7 @@ def test_progress_names_the_fit_and_begins_anew_with_it(attempt: Path) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         Trainer(model, optimizer, config, loss_fn="mse", callbacks=[look]).fit(data)
     assert look.seen == [(1, 0, None), (2, 0, None)]
-    last = Progress.read(attempt)
+    last = AttemptProgress.read(attempt)
     assert last is not None
     assert (last.fit, last.step, last.saved_step) == (2, 2, 2)
     metrics = Metrics(attempt.parent.parent)

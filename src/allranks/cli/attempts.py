@@ -8,7 +8,7 @@ import click
 
 from allranks.core.formatting import clock
 from allranks.runs.attempt import Attempt
-from allranks.runs.attempt_history import Entry, goodput, stories
+from allranks.runs.attempt_history import AttemptSummary, attempt_history, goodput
 from allranks.runs.run import Run
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def record(status: RunStatus) -> dict[str, Any]:
     """The attempts and the goodput, for programs."""
     from allranks.observe.view.view_json import entry_record
 
-    entries = stories(status.run.attempts, status.is_running)
+    entries = attempt_history(status.run.attempts, status.is_running)
     total = goodput(entries)
     return {
         "run": status.run.id,
@@ -67,7 +67,7 @@ def show_attempts(status: RunStatus) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    entries = stories(status.run.attempts, status.is_running)
+    entries = attempt_history(status.run.attempts, status.is_running)
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for title in ("ATTEMPT", "JOB", "START", "TIME", "NODES", "STEPS", "KEPT"):
         table.add_column(title, no_wrap=title != "NODES", overflow="fold")
@@ -78,7 +78,7 @@ def show_attempts(status: RunStatus) -> None:
     click.echo(_goodput(entries))
 
 
-def _row(entry: Entry) -> list[str]:
+def _row(entry: AttemptSummary) -> list[str]:
     from allranks.cli.following import local_time
 
     attempt = entry.attempt
@@ -97,7 +97,7 @@ def _row(entry: Entry) -> list[str]:
     ]
 
 
-def _goodput(entries: list[Entry]) -> str:
+def _goodput(entries: list[AttemptSummary]) -> str:
     total = goodput(entries)
     if total.share is None or not any(entry.first_step is not None for entry in entries):
         return "goodput  not known: the training tells nothing of its steps"

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 import click
 
 from allranks.cli.attempts import Between
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.runs.attempt import Attempt
 from allranks.runs.log_follower import follow
 from allranks.runs.log_lines import LogLine
@@ -43,7 +43,7 @@ def follow_run(
         return 130
     show_first_error(run)
     say_end(status)
-    return status.exit_code or (0 if status.state is State.COMPLETED else 1)
+    return status.exit_code or (0 if status.state is JobState.COMPLETED else 1)
 
 
 def _follow(run: Run, ranks: list[int] | None, errors: bool, as_json: bool) -> RunStatus:
@@ -74,7 +74,7 @@ class _Watch:
         if status.state.ended and not self._goes_on():
             return True
         recent = self.seen[-PATIENCE:]
-        over = [one.state is State.UNKNOWN or one.state.ended for one in recent]
+        over = [one.state is JobState.UNKNOWN or one.state.ended for one in recent]
         return len(over) == PATIENCE and all(over)
 
     def _goes_on(self) -> bool:
@@ -84,7 +84,7 @@ class _Watch:
 
     def _say_waiting(self, status: RunStatus) -> None:
         """Between two attempts the job waits in the queue again."""
-        if status.state is State.PENDING and status.attempts:
+        if status.state is JobState.PENDING and status.attempts:
             text = waiting_text(status)
             if text != self.said:
                 click.echo(click.style(text, dim=True), err=True)
@@ -96,8 +96,8 @@ def _wait(run: Run) -> None:
     said, unknown = "", 0
     while True:
         status = run_statuses([Run.open(run.path)])[0]
-        unknown = unknown + 1 if status.state is State.UNKNOWN and not status.attempts else 0
-        if status.state is not State.PENDING and not 0 < unknown < PATIENCE:
+        unknown = unknown + 1 if status.state is JobState.UNKNOWN and not status.attempts else 0
+        if status.state is not JobState.PENDING and not 0 < unknown < PATIENCE:
             break
         text = waiting_text(status)
         if text != said:
@@ -158,18 +158,18 @@ def say_end(status: RunStatus) -> None:
     """The last line: how it ended."""
     colour = _END_COLOURS.get(status.state, "red")
     text = f"{status.run.id} {status.state.value}"
-    if status.exit_code and status.state is not State.INTERRUPTED:
+    if status.exit_code and status.state is not JobState.INTERRUPTED:
         text += f" (exit code {status.exit_code})"
     if status.why:
         text += f": {status.why}"
     click.echo(click.style(text, fg=colour), err=True)
     if status.state not in _END_COLOURS:
         click.echo(f"Errors: allranks logs --errors {status.run.id}", err=True)
-    elif status.state is State.INTERRUPTED and "allranks resume" not in status.why:
+    elif status.state is JobState.INTERRUPTED and "allranks resume" not in status.why:
         click.echo(f"Go on with: allranks resume {status.run.id}", err=True)
 
 
-_END_COLOURS = {State.COMPLETED: "green", State.INTERRUPTED: "yellow"}
+_END_COLOURS = {JobState.COMPLETED: "green", JobState.INTERRUPTED: "yellow"}
 """Ends without an error."""
 
 

@@ -99,9 +99,9 @@ def _state(status: RunStatus) -> str:
 
 
 def _interrupted(status: RunStatus) -> bool:
-    from allranks.cluster.slurm.job_states import State
+    from allranks.cluster.slurm.job_states import JobState
 
-    return status.state is State.INTERRUPTED
+    return status.state is JobState.INTERRUPTED
 
 
 def _elapsed(status: RunStatus) -> str:

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from allranks.cluster.sites.model import NodeShape, Site
-from allranks.cluster.sites.partition_fit import Request, Share, check, shape_for, share
+from allranks.cluster.sites.partition_fit import (
+    NodeShare,
+    ResourceRequest,
+    select_node_shape,
+    select_partition,
+    share_of_node,
+)
 from allranks.core.python_imports import ImportScan, scan
 from allranks.core.units import Gpus
 from allranks.errors import JobError
@@ -217,21 +223,21 @@ class Derivation:
             )
         return replace(shape, cpus_per_task=cpus, memory=memory)
 
-    def _share(self, node: NodeShape, gpus: int) -> Share:
+    def _share(self, node: NodeShape, gpus: int) -> NodeShare:
         if self.job.exclusive:
-            return Share(node.usable_cpus, 0, "the whole node, as it is exclusive")
-        return share(node, gpus)
+            return NodeShare(node.usable_cpus, 0, "the whole node, as it is exclusive")
+        return share_of_node(node, gpus)
 
     def _node_shape(self, shape: Shape) -> NodeShape | None:
         """The kind of node that the job will get, where the site tells."""
         if self.site is None or not self.site.partitions or self.scheduler != "slurm":
             return None
         request = self._request(shape)
-        return shape_for(check(self.site, request), request)
+        return select_node_shape(select_partition(self.site, request), request)
 
-    def _request(self, shape: Shape) -> Request:
+    def _request(self, shape: Shape) -> ResourceRequest:
         cpus = shape.cpus_per_task or self.job.cpus_per_task
-        return Request(
+        return ResourceRequest(
             nodes=shape.nodes,
             gpus_per_node=shape.gpus_per_node.count,
             gpu_type=shape.gpus_per_node.type,
@@ -262,7 +268,7 @@ class Derivation:
             raise JobError(
                 f"Site {site.name} wants {options}. Give it, or put it in allranks.toml."
             )
-        check(site, self._request(shape))
+        select_partition(site, self._request(shape))
 
 
 def derive(

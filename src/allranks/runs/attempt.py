@@ -21,7 +21,7 @@ from allranks.runs.atomic_files import (
     write_json,
 )
 from allranks.runs.exit_reasons import ending, error_line
-from allranks.runs.progress_file import INTERRUPTED, Progress
+from allranks.runs.progress_file import INTERRUPTED, AttemptProgress
 
 FOLLOWED = ("restart", "requeue", "resubmit", "requeued")
 """What ``next`` says of an attempt that another one follows."""
@@ -134,9 +134,9 @@ class Attempt:
         return bool(self.outcome) and not self.followed
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> AttemptProgress | None:
         """How far its ranks came; None when they told nothing."""
-        return Progress.read(self.path)
+        return AttemptProgress.read(self.path)
 
     @property
     def interrupted(self) -> str:

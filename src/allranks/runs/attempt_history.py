@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.runs.attempt import Attempt, attempt_numbers
-from allranks.runs.progress_file import Progress
+from allranks.runs.progress_file import AttemptProgress
 
 NEVER_BEGAN = ("moved away", "stopped")
 """Outcomes of attempts that ended before a rank was started."""
@@ -20,7 +20,7 @@ _OPEN = {True: "running", False: "killed", None: "unknown"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class AttemptSummary:
     """One attempt in the story."""
 
     attempt: Attempt
@@ -58,12 +58,12 @@ def attempts_of(run: Path, task: str | None = None) -> list[Attempt]:
     return [each for each in found if task is None or each.array_task == task]
 
 
-def ledger(attempts: Sequence[Attempt], running: bool | None = False) -> list[Entry]:
+def task_history(attempts: Sequence[Attempt], running: bool | None = False) -> list[AttemptSummary]:
     """The story of these attempts, which belong to one task.
 
     ``running``: whether the last one still does; None when nobody knows.
     """
-    entries: list[Entry] = []
+    entries: list[AttemptSummary] = []
     best: tuple[int, int] | None = None
     for place, attempt in enumerate(attempts):
         following = attempts[place + 1] if place + 1 < len(attempts) else None
@@ -74,18 +74,20 @@ def ledger(attempts: Sequence[Attempt], running: bool | None = False) -> list[En
     return entries
 
 
-def stories(attempts: Sequence[Attempt], running: bool | None = False) -> list[Entry]:
+def attempt_history(
+    attempts: Sequence[Attempt], running: bool | None = False
+) -> list[AttemptSummary]:
     """The entries of all tasks of an array (or of the one job), in the order of attempts."""
     tasks = dict.fromkeys(attempt.array_task for attempt in attempts)
     found = [
         entry
         for task in tasks
-        for entry in ledger([one for one in attempts if one.array_task == task], running)
+        for entry in task_history([one for one in attempts if one.array_task == task], running)
     ]
     return sorted(found, key=lambda entry: entry.attempt.number)
 
 
-def fruitless(entries: Sequence[Entry]) -> int:
+def attempts_without_progress(entries: Sequence[AttemptSummary]) -> int:
     """How many attempts in a row, up to the last, left nothing newer, since a user started it last."""
     count = 0
     for entry in reversed([one for one in entries if one.outcome not in NEVER_BEGAN]):
@@ -95,7 +97,7 @@ def fruitless(entries: Sequence[Entry]) -> int:
     return count
 
 
-def goodput(entries: Iterable[Entry]) -> Goodput:
+def goodput(entries: Iterable[AttemptSummary]) -> Goodput:
     """Over all attempts."""
     entries = list(entries)
     return Goodput(sum(one.useful for one in entries), sum(one.seconds for one in entries))
@@ -103,10 +105,10 @@ def goodput(entries: Iterable[Entry]) -> Goodput:
 
 def _entry(
     attempt: Attempt, following: Attempt | None, best: tuple[int, int] | None, running: bool | None
-) -> Entry:
+) -> AttemptSummary:
     progress = attempt.progress
     outcome = attempt.outcome or _OPEN[running]
-    return Entry(
+    return AttemptSummary(
         attempt=attempt,
         outcome=outcome,
         first_step=progress.first_step if progress else None,
@@ -118,12 +120,14 @@ def _entry(
     )
 
 
-def _reached(progress: Progress) -> tuple[int, int]:
+def _reached(progress: AttemptProgress) -> tuple[int, int]:
     """The fit, and the newest checkpoint of it: a script may train several times, each from step 0."""
     return progress.fit, progress.saved_step or 0
 
 
-def _moved(attempt: Attempt, progress: Progress | None, best: tuple[int, int] | None) -> bool:
+def _moved(
+    attempt: Attempt, progress: AttemptProgress | None, best: tuple[int, int] | None
+) -> bool:
     """Ranks that tell nothing of their steps are believed when they leave on purpose, else not."""
     if progress is None:
         return bool(attempt.interrupted) or attempt.outcome == "finished"
@@ -134,7 +138,7 @@ def _moved(attempt: Attempt, progress: Progress | None, best: tuple[int, int] | 
     return _reached(progress) > before
 
 
-def _seconds(attempt: Attempt, progress: Progress | None, running: bool | None) -> float:
+def _seconds(attempt: Attempt, progress: AttemptProgress | None, running: bool | None) -> float:
     if attempt.start is None:
         return 0.0
     if attempt.end is not None:
@@ -146,7 +150,7 @@ def _seconds(attempt: Attempt, progress: Progress | None, running: bool | None) 
     return max(end - attempt.start.timestamp(), 0.0)
 
 
-def _useful(progress: Progress | None, following: Attempt | None, outcome: str) -> float:
+def _useful(progress: AttemptProgress | None, following: Attempt | None, outcome: str) -> float:
     """The share of its steps that were built on, of the time from its first step to its last."""
     if progress is None or progress.began is None or progress.updated is None:
         return 0.0

@@ -34,7 +34,7 @@ _SOURCE_LIMIT = 1 << 20  # outside git a larger file is data
 
 
 @dataclass
-class Snapshot:
+class CodeSnapshot:
     """What was kept."""
 
     mode: str
@@ -55,16 +55,16 @@ def take_snapshot(
     *,
     limit: int = TOTAL_LIMIT,
     file_limit: int = FILE_LIMIT,
-) -> Snapshot:
+) -> CodeSnapshot:
     """Keep the code below (or around) ``cwd`` in the run folder."""
     if mode not in MODES:
         raise UsageError(f"'{mode}' is not a snapshot mode. Write one of: {', '.join(MODES)}.")
     if mode == "off":
-        return Snapshot(mode)
+        return CodeSnapshot(mode)
     cwd = cwd.resolve()
     repository = Repository.at(cwd)
     root = repository.root.resolve() if repository else cwd
-    snapshot = Snapshot(mode, root, os.path.relpath(cwd, root))
+    snapshot = CodeSnapshot(mode, root, os.path.relpath(cwd, root))
     try:
         about = _describe(repository, snapshot)
         if mode == "copy":
@@ -83,7 +83,7 @@ def take_snapshot(
     return snapshot
 
 
-def _describe(repository: Repository | None, snapshot: Snapshot) -> dict[str, Any]:
+def _describe(repository: Repository | None, snapshot: CodeSnapshot) -> dict[str, Any]:
     """The content of ``code.json``; null where there is no git."""
     about: dict[str, Any] = {
         "mode": snapshot.mode,
@@ -102,7 +102,9 @@ def _describe(repository: Repository | None, snapshot: Snapshot) -> dict[str, An
     return about
 
 
-def _write_patch(repository: Repository, run_path: Path, snapshot: Snapshot, limit: int) -> None:
+def _write_patch(
+    repository: Repository, run_path: Path, snapshot: CodeSnapshot, limit: int
+) -> None:
     patch = repository.patch()
     if len(patch) > limit:
         raise UsageError(
@@ -120,7 +122,7 @@ def _write_patch(repository: Repository, run_path: Path, snapshot: Snapshot, lim
 
 
 def _copy(
-    names: Iterable[str], run_path: Path, snapshot: Snapshot, limit: int, file_limit: int
+    names: Iterable[str], run_path: Path, snapshot: CodeSnapshot, limit: int, file_limit: int
 ) -> None:
     """Weigh everything first: a refusal must come before the first file is copied."""
     root = snapshot.root or run_path
@@ -142,7 +144,7 @@ def _copy(
         snapshot.files += _copy_one(root, name, run_path / "code", snapshot)
 
 
-def _copy_one(root: Path, name: str, into: Path, snapshot: Snapshot) -> int:
+def _copy_one(root: Path, name: str, into: Path, snapshot: CodeSnapshot) -> int:
     """1 when it was copied. A link is kept while it stays inside, rewritten to be relative."""
     source, target = root / name, into / name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +192,7 @@ def _outside_runs(names: Iterable[str], root: Path, run_path: Path) -> Iterator[
             yield name
 
 
-def _too_large(sizes: dict[str, int], snapshot: Snapshot, limit: int) -> UsageError:
+def _too_large(sizes: dict[str, int], snapshot: CodeSnapshot, limit: int) -> UsageError:
     largest = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:3]
     named = ", ".join(f"{name} ({_mib(sizes[name])})" for name in largest)
     return UsageError(

@@ -62,7 +62,7 @@ class _Growing:
 
 
 @dataclass
-class _Reader:
+class _LogReader:
     """All files of a run, as they appear."""
 
     run: Run
@@ -136,7 +136,7 @@ def follow(
 
     ``stop`` may be slow (it may ask Slurm): it is called once a second at most.
     """
-    reader = _Reader(run, ranks, failures=errors)
+    reader = _LogReader(run, ranks, failures=errors)
     keep = line_filter(stream, errors)
     waiting: list[_Waiting] = []
     count = 0

@@ -24,7 +24,7 @@ _KINDS: dict[Any, Callable[[object], Any]] = {
 
 
 @dataclass(frozen=True)
-class Progress:
+class AttemptProgress:
     """What ``progress.json`` holds; times are seconds since 1970."""
 
     first_step: int = 0
@@ -46,7 +46,7 @@ class Progress:
     """Which training of the script it is at; the steps here are of this one."""
 
     @classmethod
-    def read(cls, attempt: Path) -> Progress | None:
+    def read(cls, attempt: Path) -> AttemptProgress | None:
         """What an attempt's folder tells, where it makes sense; None when it tells nothing."""
         found = read_json(attempt / "progress.json")
         values = {each.name: _KINDS[each.type](found.get(each.name)) for each in fields(cls)}

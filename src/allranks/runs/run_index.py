@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Line:
+class IndexEntry:
     """One line of the index: a run was made, or got a job id."""
 
     path: Path
@@ -50,7 +50,7 @@ def register(path: Path, name: str, job_id: str = "") -> None:
         return
 
 
-def read_index(env: Mapping[str, str] | None = None) -> Iterator[Line]:
+def read_index(env: Mapping[str, str] | None = None) -> Iterator[IndexEntry]:
     """The lines, the oldest first; what is no line of ours is passed over."""
     try:
         with open(index_file(env), "rb") as file:
@@ -61,11 +61,11 @@ def read_index(env: Mapping[str, str] | None = None) -> Iterator[Line]:
         return
 
 
-def _parse(raw: bytes) -> Line | None:
+def _parse(raw: bytes) -> IndexEntry | None:
     try:
         content = json.loads(raw)
         path = Path(content["path"])
-        line = Line(path, str(content["name"]), str(content.get("job_id", "")))
+        line = IndexEntry(path, str(content["name"]), str(content.get("job_id", "")))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return line if path.is_absolute() else None

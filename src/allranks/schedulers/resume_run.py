@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.submission import submit
 from allranks.core.units import format_time
 from allranks.errors import JobError, UsageError
@@ -37,7 +37,7 @@ def check_resumable(run: Run, force: bool) -> None:
                 f"{run.id}: {status.why}, and a second attempt would write the same files.\n"
                 f"If it has ended: allranks resume --force {run.id}"
             )
-    elif not status.state.ended and status.state is not State.UNKNOWN:
+    elif not status.state.ended and status.state is not JobState.UNKNOWN:
         job = f", job {status.job_id}" if status.job_id else ""
         raise JobError(
             f"{run.id} has not ended ({status.state.value}{job}): a second attempt would write the "

@@ -12,7 +12,7 @@ from allranks.job.deepspeed_config import with_strict_copies
 from allranks.job.plan import Plan
 from allranks.job.plan_record import job_toml, plan_record
 from allranks.runs.atomic_files import read_json, write_json, write_text
-from allranks.runs.code_snapshot import Snapshot, take_snapshot
+from allranks.runs.code_snapshot import CodeSnapshot, take_snapshot
 from allranks.runs.run import Run
 from allranks.runs.run_lookup import runs_root
 
@@ -33,7 +33,7 @@ def make_run(plan: Plan, scheduler: str) -> Run:
     return run
 
 
-def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, Snapshot]:
+def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, CodeSnapshot]:
     """Take the snapshot; with a copy, the job's script is the copied one from now on.
 
     The working folder stays the user's, so relative paths to data keep their meaning, while imports

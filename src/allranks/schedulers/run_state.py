@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus, summarise
 from allranks.cluster.slurm.jobs import job_status
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
@@ -19,12 +19,12 @@ from allranks.runs.run import Run
 from allranks.runs.run_process import Home, home_of, last_sign
 
 ENDS = {
-    "finished": State.COMPLETED,
-    "interrupted": State.INTERRUPTED,
-    "cancelled": State.CANCELLED,
-    "timed out": State.TIMEOUT,
-    "preempted": State.PREEMPTED,
-    "node lost": State.NODE_FAIL,
+    "finished": JobState.COMPLETED,
+    "interrupted": JobState.INTERRUPTED,
+    "cancelled": JobState.CANCELLED,
+    "timed out": JobState.TIMEOUT,
+    "preempted": JobState.PREEMPTED,
+    "node lost": JobState.NODE_FAIL,
 }
 """The state of what ended with such an outcome; any other end is a failure."""
 _FRESH = 120.0
@@ -36,7 +36,7 @@ class RunStatus:
     """One row of ``ps``."""
 
     run: Run
-    state: State
+    state: JobState
     job_id: str = ""
     exit_code: int | None = None
     nodes: str = ""
@@ -53,7 +53,7 @@ class RunStatus:
     @property
     def is_running(self) -> bool | None:
         """Whether it holds nodes now; None when nobody knows."""
-        return None if self.state is State.UNKNOWN else self.state.active
+        return None if self.state is JobState.UNKNOWN else self.state.active
 
 
 def run_statuses(runs: Iterable[Run], timeout: float = 30) -> list[RunStatus]:
@@ -130,7 +130,7 @@ def elapsed(status: RunStatus, now: float | None = None) -> float | None:
 def _job(folder: _Folder, known: dict[str, JobStatus]) -> JobStatus | None:
     """What Slurm says of the run's jobs as one."""
     told = [known[job] for job in folder.jobs if job in known]
-    told = [job for job in told if job.state is not State.UNKNOWN]
+    told = [job for job in told if job.state is not JobState.UNKNOWN]
     if len(told) < 2:
         return told[0] if told else None
     return summarise(folder.jobs[-1], told)
@@ -153,7 +153,7 @@ def _status(folder: _Folder, known: dict[str, JobStatus], silence: str) -> RunSt
         why = told.why or (silence if run.job_ids and not told.state.ended else "")
         return replace(told, why=why)
     why = told.why if told.attempts else ""
-    if job.state is State.PENDING:
+    if job.state is JobState.PENDING:
         why = pending_reason_text(job.reason).replace("JOBID", run.job_ids[-1])
     return RunStatus(
         run,
@@ -188,11 +188,11 @@ def _folder_status(folder: _Folder, around: JobStatus | None) -> RunStatus:
     job_id = run.job_ids[-1] if run.job_ids else ""
     is_here = not job_id and folder.home.is_here
     if last is None:
-        return RunStatus(run, State.UNKNOWN, job_id, why="nothing was started", is_here=is_here)
-    state, why, end = State.UNKNOWN, _reason(last), last.end
+        return RunStatus(run, JobState.UNKNOWN, job_id, why="nothing was started", is_here=is_here)
+    state, why, end = JobState.UNKNOWN, _reason(last), last.end
     worst = _worst(run, last)
     if worst is not None:
-        state = ENDS.get(worst.outcome, State.FAILED)
+        state = ENDS.get(worst.outcome, JobState.FAILED)
     elif run.scheduler == "local":
         state, told = _without_end(folder.home, run.path, last, around)
         why = why or told
@@ -213,33 +213,33 @@ def _folder_status(folder: _Folder, around: JobStatus | None) -> RunStatus:
 
 def _without_end(
     home: Home, run: Path, last: Attempt, around: JobStatus | None
-) -> tuple[State, str]:
+) -> tuple[JobState, str]:
     """A run of no job of its own that has written no end: it lives, or was killed.
 
     Here its process tells. Of another machine the end of the job around it does; that this job still runs
     says nothing, and then only fresh files are a sign of life.
     """
     if home.is_here:
-        return (State.RUNNING, "") if home.process else (State.FAILED, "killed")
-    forgotten = around is not None and around.state is State.UNKNOWN
+        return (JobState.RUNNING, "") if home.process else (JobState.FAILED, "killed")
+    forgotten = around is not None and around.state is JobState.UNKNOWN
     if around is not None and not forgotten and not around.state.active:
-        failed = around.state is State.COMPLETED or not around.state.ended
-        state = State.FAILED if failed else around.state
+        failed = around.state is JobState.COMPLETED or not around.state.ended
+        state = JobState.FAILED if failed else around.state
         return state, f"it ended with job {home.job_id}"
     if time.time() - last_sign(run, last.path) < _FRESH:
-        return State.RUNNING, f"it runs on {home.host}, as its files tell" if home.host else ""
+        return JobState.RUNNING, f"it runs on {home.host}, as its files tell" if home.host else ""
     if forgotten or not home.host:
-        return State.FAILED, "killed"
-    return State.UNKNOWN, f"it was started on {home.host}; only that machine can tell"
+        return JobState.FAILED, "killed"
+    return JobState.UNKNOWN, f"it was started on {home.host}; only that machine can tell"
 
 
-def _in_other_words(folder: _Folder, state: State) -> State:
+def _in_other_words(folder: _Folder, state: JobState) -> JobState:
     """An exit code is a failure to Slurm; the folder knows what it stood for: 75 is for ranks that left."""
     last = folder.last
-    if state is not State.FAILED or folder.is_array or last is None or last.followed:
+    if state is not JobState.FAILED or folder.is_array or last is None or last.followed:
         return state
     known = ENDS.get(last.outcome, state) if last.job_id == folder.jobs[-1] else state
-    return state if known is State.COMPLETED else known
+    return state if known is JobState.COMPLETED else known
 
 
 def _reason(last: Attempt) -> str:

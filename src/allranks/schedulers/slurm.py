@@ -15,7 +15,7 @@ from allranks.job.layers import Layer
 from allranks.job.plan import Plan
 from allranks.job.sbatch import body_lines, render
 from allranks.runs.atomic_files import read_json, write_json, write_text
-from allranks.runs.code_snapshot import Snapshot
+from allranks.runs.code_snapshot import CodeSnapshot
 from allranks.runs.run import Run
 from allranks.runs.run_process import note_process
 from allranks.runtime.agent.linux_processes import die_with
@@ -36,7 +36,7 @@ class Submitted:
 
     run: Run
     job_id: str
-    snapshot: Snapshot
+    snapshot: CodeSnapshot
 
 
 def submit_plan(plan: Plan, *, made_by: str, python: str | None) -> Submitted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from allranks.runs.progress_file import Progress
+from allranks.runs.progress_file import AttemptProgress
 from allranks.train.checkpoint.snapshot import Snapshot, bytes_of
 from allranks.train.folder import lost_attempt
 
@@ -42,6 +42,6 @@ class Pace:
     def look_back(self, run: Path, loaded: float) -> None:
         """What the attempt before tells, and the checkpoint that was loaded took."""
         attempt = lost_attempt(run)
-        known = None if attempt is None else Progress.read(attempt)
+        known = None if attempt is None else AttemptProgress.read(attempt)
         told = known.save_seconds if known is not None else None
         self.before = max(loaded, told or 0.0)

@@ -7,12 +7,12 @@ import pytest
 from allranks.cluster.sites import (
     NodeShape,
     Partition,
-    Request,
+    ResourceRequest,
     Site,
-    check,
     load_site,
-    shape_for,
-    share,
+    select_node_shape,
+    select_partition,
+    share_of_node,
 )
 from allranks.errors import SiteError
 
@@ -31,7 +31,7 @@ SITE = Site(
 
 def refusal(**asked: object) -> str:
     with pytest.raises(SiteError) as caught:
-        check(SITE, Request(**asked))  # type: ignore[arg-type]
+        select_partition(SITE, ResourceRequest(**asked))  # type: ignore[arg-type]
     return str(caught.value)
 
 
@@ -63,7 +63,7 @@ def test_type() -> None:
 
 
 def test_type_in_any_case_and_its_count() -> None:
-    assert check(SITE, Request(gpus_per_node=4, gpu_type="V100")).name == "v100"
+    assert select_partition(SITE, ResourceRequest(gpus_per_node=4, gpu_type="V100")).name == "v100"
     assert refusal(gpus_per_node=5, gpu_type="V100") == (
         "Job asks for 5 v100 GPUs per node, but partition 'v100' has 4.\n"
         "Use --gpus-per-node v100:4."
@@ -73,7 +73,7 @@ def test_type_in_any_case_and_its_count() -> None:
 def test_type_is_refused_where_slurm_has_none() -> None:
     site = Site("x", partitions=(Partition("p", (NodeShape(gpus=4),)),))
     with pytest.raises(SiteError, match=r"GPUs without a type.*\nUse --gpus-per-node 4"):
-        check(site, Request(gpus_per_node=4, gpu_type="v100"))
+        select_partition(site, ResourceRequest(gpus_per_node=4, gpu_type="v100"))
 
 
 def test_cpus_memory_nodes_time_together() -> None:
@@ -113,23 +113,23 @@ def test_max_nodes_of_a_job() -> None:
 
 def test_nodes_of_one_kind() -> None:
     site = Site("x", partitions=(Partition("p", (V100, A100), nodes=14),))
-    assert check(site, Request(nodes=14)).name == "p"
+    assert select_partition(site, ResourceRequest(nodes=14)).name == "p"
     with pytest.raises(SiteError, match="11 nodes, but partition 'p' has 10 of that kind"):
-        check(site, Request(nodes=11, gpus_per_node=1, gpu_type="v100"))
+        select_partition(site, ResourceRequest(nodes=11, gpus_per_node=1, gpu_type="v100"))
 
 
 def test_one_kind_of_node_must_have_all() -> None:
     fat = NodeShape(gpus=1, cpus=256, memory=4096 * 1024)
     site = Site("x", partitions=(Partition("p", (V100, fat)),))
     with pytest.raises(SiteError, match="256 CPUs per node, but partition 'p' has 40"):
-        check(site, Request(gpus_per_node=4, cpus_per_node=256))
+        select_partition(site, ResourceRequest(gpus_per_node=4, cpus_per_node=256))
 
 
 def test_advice_holds_together() -> None:
     small, fat = NodeShape(cpus=64, memory=1000), NodeShape(cpus=32, memory=9000)
     site = Site("x", partitions=(Partition("p", (small, fat)),))
     with pytest.raises(SiteError, match="at most 64 CPUs per node and --memory 1000M"):
-        check(site, Request(cpus_per_node=99, memory_per_node=99999))
+        select_partition(site, ResourceRequest(cpus_per_node=99, memory_per_node=99999))
 
 
 def test_unknown_partition() -> None:
@@ -141,56 +141,72 @@ def test_unknown_partition() -> None:
 
 
 def test_several_partitions_one_fits() -> None:
-    assert check(SITE, Request(gpus_per_node=8, partition="v100,a100")).name == "a100"
+    assert (
+        select_partition(SITE, ResourceRequest(gpus_per_node=8, partition="v100,a100")).name
+        == "a100"
+    )
 
 
 def test_partition_limits_cap_the_nodes() -> None:
     partition = Partition("p", (A100,), max_cpus_per_node=64, max_memory_per_node=1024)
     site = Site("x", partitions=(partition,))
     with pytest.raises(SiteError, match=r"has 64 for jobs(.|\n)*has 1G for jobs"):
-        check(site, Request(cpus_per_node=65, memory_per_node=2048))
+        select_partition(site, ResourceRequest(cpus_per_node=65, memory_per_node=2048))
 
 
 def test_what_is_not_known_is_not_checked() -> None:
-    assert check(Site("x"), Request(gpus_per_node=99, partition="any")).name == "any"
+    assert (
+        select_partition(Site("x"), ResourceRequest(gpus_per_node=99, partition="any")).name
+        == "any"
+    )
     bare = Site("x", partitions=(Partition("p"), Partition("q", (NodeShape(gpus=4),))))
-    assert check(bare, Request(nodes=999, gpus_per_node=99, time=10**9)).name == "p"
-    assert check(bare, Request(partition="q", gpus_per_node=4, cpus_per_node=999)).name == "q"
+    assert (
+        select_partition(bare, ResourceRequest(nodes=999, gpus_per_node=99, time=10**9)).name == "p"
+    )
+    assert (
+        select_partition(
+            bare, ResourceRequest(partition="q", gpus_per_node=4, cpus_per_node=999)
+        ).name
+        == "q"
+    )
 
 
 def test_default_partition_of_the_site_goes_first() -> None:
     site = Site("x", partitions=SITE.partitions, default_partition="cpu")
-    assert check(site, Request()).name == "cpu"
-    assert check(SITE, Request()).name == "v100"
+    assert select_partition(site, ResourceRequest()).name == "cpu"
+    assert select_partition(SITE, ResourceRequest()).name == "v100"
 
 
 def test_share_of_lumi() -> None:
     shape = load_site("lumi").partitions[0].shapes[0]
-    assert share(shape, 8)[:2] == (56, 472 * 1024)
-    assert share(shape, 2)[:2] == (14, 118 * 1024)
-    assert share(shape, 2).why == "2 of the node's 8 GPUs; a node has 56 CPUs and 480G for jobs"
+    assert share_of_node(shape, 8)[:2] == (56, 472 * 1024)
+    assert share_of_node(shape, 2)[:2] == (14, 118 * 1024)
+    assert (
+        share_of_node(shape, 2).why
+        == "2 of the node's 8 GPUs; a node has 56 CPUs and 480G for jobs"
+    )
 
 
 def test_share_is_whole_cores_per_gpu() -> None:
     shape = NodeShape(gpus=4, cpus=54, threads_per_core=2)
-    assert share(shape, 1).cpus == 12
-    assert share(shape, 4).cpus == 48
-    assert share(NodeShape(gpus=8, cpus=4), 2).cpus == 2
+    assert share_of_node(shape, 1).cpus == 12
+    assert share_of_node(shape, 4).cpus == 48
+    assert share_of_node(NodeShape(gpus=8, cpus=4), 2).cpus == 2
 
 
 def test_share_of_small_or_unknown_nodes() -> None:
-    assert share(NodeShape(gpus=4, cpus=8, memory=4000), 2)[:2] == (4, 1968)
-    assert share(NodeShape(gpus=4), 4) == (None, None, "4 of the node's 4 GPUs")
-    assert share(CPU, 0)[:2] == (96, 378 * 1024)
+    assert share_of_node(NodeShape(gpus=4, cpus=8, memory=4000), 2)[:2] == (4, 1968)
+    assert share_of_node(NodeShape(gpus=4), 4) == (None, None, "4 of the node's 4 GPUs")
+    assert share_of_node(CPU, 0)[:2] == (96, 378 * 1024)
 
 
 def test_shape_to_plan_for_is_the_smallest_that_fits() -> None:
     partition = load_site("alvis").partitions[0]
-    shape = shape_for(partition, Request(gpus_per_node=4, gpu_type="a100"))
+    shape = select_node_shape(partition, ResourceRequest(gpus_per_node=4, gpu_type="a100"))
     assert shape is not None
     assert (shape.gpu_type, shape.memory) == ("A100", 256 * 1024)
-    large = Request(gpus_per_node=4, gpu_type="a100", memory_per_node=400 * 1024)
-    shape = shape_for(partition, large)
+    large = ResourceRequest(gpus_per_node=4, gpu_type="a100", memory_per_node=400 * 1024)
+    shape = select_node_shape(partition, large)
     assert shape is not None
     assert shape.memory == 512 * 1024
-    assert shape_for(Partition("p"), Request()) is None
+    assert select_node_shape(Partition("p"), ResourceRequest()) is None

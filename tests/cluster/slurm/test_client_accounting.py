@@ -9,7 +9,7 @@ import pytest
 
 from allranks.cluster.slurm.accounting import FIELDS, NEWER, job_usage
 from allranks.cluster.slurm.controller_records import fields
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.tres import (
     count,
     gpu_type,
@@ -72,7 +72,7 @@ def test_all_of_a_job(fake: Fake) -> None:
     usage = job_usage("12")
     assert usage is not None
     assert (usage.name, usage.user, usage.state, usage.exit_code) == (
-        "train", "ann", State.COMPLETED, 0,
+        "train", "ann", JobState.COMPLETED, 0,
     )  # fmt: skip
     assert (usage.cpus, usage.gpus, usage.gpu_type, usage.memory) == (8, 2, "a100", 64 * 2**30)
     assert (usage.seconds, usage.time_limit, usage.waited) == (3600, 7200, 60)
@@ -90,7 +90,7 @@ def test_a_running_job_has_used_nothing_that_is_known(fake: Fake) -> None:
     usage = job_usage("12")
     assert usage is not None
     assert (usage.state, usage.cpu_seconds, usage.busy_cpus, usage.end) == (
-        State.RUNNING, None, None, None,
+        JobState.RUNNING, None, None, None,
     )  # fmt: skip
 
 

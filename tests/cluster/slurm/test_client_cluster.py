@@ -13,8 +13,8 @@ import pytest
 
 from allranks.cluster.sandbox.testing import sandbox_for_tests
 from allranks.cluster.slurm import (
+    JobState,
     JobStatus,
-    State,
     cancel,
     cluster_version,
     job_status,
@@ -77,7 +77,7 @@ def ended(status: JobStatus) -> bool:
 
 
 def running(status: JobStatus) -> bool:
-    return status.state is State.RUNNING
+    return status.state is JobState.RUNNING
 
 
 def test_version(env: Env) -> None:
@@ -87,7 +87,7 @@ def test_version(env: Env) -> None:
 def test_completed(env: Env, script: Callable[[str], Path], tmp_path: Path) -> None:
     job = submit(script("pwd"), options=["-N2", "-J", "a | b"], env=env, cwd=tmp_path)
     status = wait(job, env, ended)
-    assert (status.state, status.exit_code, status.signal) == (State.COMPLETED, 0, None)
+    assert (status.state, status.exit_code, status.signal) == (JobState.COMPLETED, 0, None)
     assert (status.name, status.nodes, status.partition) == ("a | b", "node[1-2]", "main")
     assert status.start is not None
     assert status.end is not None
@@ -106,7 +106,7 @@ def test_failed(
 ) -> None:
     job = submit(script(body), env=env, cwd=tmp_path)
     status = wait(job, env, ended)
-    assert (status.state, status.exit_code, status.signal) == (State.FAILED, code, signal)
+    assert (status.state, status.exit_code, status.signal) == (JobState.FAILED, code, signal)
 
 
 def test_running_pending_cancelled(env: Env, script: Callable[[str], Path], tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_running_pending_cancelled(env: Env, script: Callable[[str], Path], tmp_
     assert (status.nodes, status.time_limit, status.exit_code) == ("node[1-2]", 300, None)
     second = submit(path, options=["-N2", "--exclusive"], env=env, cwd=tmp_path)
     waiting = wait(second, env, lambda s: s.reason == "Resources" and bool(s.expected_start))
-    assert waiting.state is State.PENDING
+    assert waiting.state is JobState.PENDING
     assert "waiting for nodes" in pending_reason_text(waiting.reason)
     assert waiting.expected_start is not None
     assert status.start is not None
@@ -124,11 +124,11 @@ def test_running_pending_cancelled(env: Env, script: Callable[[str], Path], tmp_
     held = submit(path, options=["--hold"], env=env, cwd=tmp_path)
     assert wait(held, env, lambda s: s.reason != "None").reason == "JobHeldUser"
     listed = {one.job_id: one.state for one in list_jobs(env=env)}
-    assert listed == {first: State.RUNNING, second: State.PENDING, held: State.PENDING}
+    assert listed == {first: JobState.RUNNING, second: JobState.PENDING, held: JobState.PENDING}
     cancel([first, second, held], env=env)
     for job in (first, second, held):
         status = wait(job, env, ended)
-        assert status.state is State.CANCELLED
+        assert status.state is JobState.CANCELLED
         assert status.exit_code != 0
     cancel([first], env=env)
 
@@ -147,11 +147,11 @@ def test_array(env: Env, script: Callable[[str], Path], tmp_path: Path) -> None:
     )
     job = submit(path, options=["--array=1-3"], env=env, cwd=tmp_path)
     whole = wait(job, env, ended)
-    assert (whole.state, whole.exit_code) == (State.FAILED, 5)
+    assert (whole.state, whole.exit_code) == (JobState.FAILED, 5)
     assert {task.job_id for task in whole.tasks} == {f"{job}_1", f"{job}_2", f"{job}_3"}
     raw = (tmp_path / "1").read_text().strip()
     found = job_status([f"{job}_1", f"{job}_2", raw, job], env=env)
-    assert found[f"{job}_1"].state is found[raw].state is State.COMPLETED
+    assert found[f"{job}_1"].state is found[raw].state is JobState.COMPLETED
     assert found[f"{job}_2"].exit_code == 5
 
 
@@ -159,12 +159,12 @@ def test_waiting_array_is_one_row(env: Env, script: Callable[[str], Path], tmp_p
     job = submit(script("true"), options=["--array=1-40%2", "--hold"], env=env, cwd=tmp_path)
     assert [one.job_id for one in list_jobs(env=env)] == [f"{job}_[1-40%2]"]
     assert len(job_status(job, env=env)[job].tasks) == 40
-    assert job_status(f"{job}_7", env=env)[f"{job}_7"].state is State.PENDING
+    assert job_status(f"{job}_7", env=env)[f"{job}_7"].state is JobState.PENDING
     cancel(f"{job}_7", env=env)
     # A task cancelled before it began leaves no trace but in accounting.
-    assert job_status(f"{job}_7", env=env)[f"{job}_7"].state is State.UNKNOWN
+    assert job_status(f"{job}_7", env=env)[f"{job}_7"].state is JobState.UNKNOWN
     whole = job_status(job, env=env)[job]
-    assert (whole.state, len(whole.tasks)) == (State.PENDING, 39)
+    assert (whole.state, len(whole.tasks)) == (JobState.PENDING, 39)
     cancel(job, env=env)
 
 
@@ -177,14 +177,14 @@ def test_heterogeneous(env: Env, script: Callable[[str], Path], tmp_path: Path) 
         f"{job}+1",
     ]
     cancel(job, env=env)
-    assert wait(job, env, ended).state is State.CANCELLED
+    assert wait(job, env, ended).state is JobState.CANCELLED
 
 
 def test_requeue_is_counted(env: Env, script: Callable[[str], Path], tmp_path: Path) -> None:
     job = submit(script("sleep 300"), env=env, cwd=tmp_path)
     assert wait(job, env, running).restarts == 0
     requeue(job, env=env)
-    status = wait(job, env, lambda s: s.restarts == 1 and s.state is State.PENDING)
+    status = wait(job, env, lambda s: s.restarts == 1 and s.state is JobState.PENDING)
     assert "begin time" in pending_reason_text(status.reason)
     cancel(job, env=env)
     assert wait(job, env, ended).restarts == 1
@@ -219,14 +219,14 @@ def test_nested_submit(env: Env, script: Callable[[str], Path], tmp_path: Path) 
     )
     options = ["-N2", "-n2", "--gres=gpu:1", "--mem=500"]
     job = submit(outer, options=options, env=env, cwd=tmp_path)
-    assert wait(job, env, ended).state is State.COMPLETED
+    assert wait(job, env, ended).state is JobState.COMPLETED
     nested = (tmp_path / "id.txt").read_text().strip()
-    assert wait(nested, env, ended).state is State.COMPLETED
+    assert wait(nested, env, ended).state is JobState.COMPLETED
     assert (tmp_path / "inner.txt").read_text() == "tasks=1 rank= cuda= mem= steps=1\n"
 
 
 def test_forgotten_without_accounting(env: Env) -> None:
-    assert job_status("999999", env=env)["999999"].state is State.UNKNOWN
+    assert job_status("999999", env=env)["999999"].state is JobState.UNKNOWN
 
 
 def test_controller_down_is_said_in_time(env: Env, tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ def test_accounting_knows_what_slurmctld_forgot(
     wait(array, env, ended)
     forgotten(job, env)
     status = wait(job, env, ended)
-    assert (status.state, status.exit_code, status.restarts) == (State.FAILED, 3, 0)
+    assert (status.state, status.exit_code, status.restarts) == (JobState.FAILED, 3, 0)
     forgotten(array, env)
     whole = wait(array, env, ended)
-    assert (whole.state, whole.exit_code, len(whole.tasks)) == (State.FAILED, 1, 2)
+    assert (whole.state, whole.exit_code, len(whole.tasks)) == (JobState.FAILED, 1, 2)
 
 
 BURN = """
@@ -277,7 +277,7 @@ def test_what_a_job_used(
     job = submit(script("srun python3 burn.py"), options=options, env=env, cwd=tmp_path)
     wait(job, env, ended)
     usage = recorded(job, env)
-    assert (usage.source, usage.state, usage.exit_code) == ("sacct", State.COMPLETED, 0)
+    assert (usage.source, usage.state, usage.exit_code) == ("sacct", JobState.COMPLETED, 0)
     assert (usage.nodes, usage.tasks, usage.cpus, usage.gpus) == (1, 2, 4, 2)
     assert (usage.memory, usage.time_limit) == (800 * 2**20, 300)
     assert usage.cpu_seconds is not None

@@ -17,7 +17,7 @@ from allranks.cluster.slurm import (
     run_slurm,
     submit,
 )
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.submission import read_job_id
 from allranks.cluster.slurm.submit_environment import query_environment
 from allranks.errors import MissingDependencyError, SlurmError, UsageError
@@ -110,7 +110,7 @@ def test_unknown_job_without_accounting(fake: Fake) -> None:
     fake("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     fake("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     status = job_status("77")["77"]
-    assert status.state is State.UNKNOWN
+    assert status.state is JobState.UNKNOWN
     assert not status.state.ended
 
 
@@ -118,7 +118,7 @@ def test_array_purged_task_by_task_is_completed_from_accounting(fake: Fake) -> N
     fake("squeue", "echo '4_2|18|COMPLETED|None|0|5|6|10:00|0|n|p|u|x|'")
     fake("sacct", "echo '4_1|17|FAILED|None|3:0|5|6|10:00|n|p|u|x'")
     status = job_status("4")["4"]
-    assert (status.state, status.exit_code, len(status.tasks)) == (State.FAILED, 3, 2)
+    assert (status.state, status.exit_code, len(status.tasks)) == (JobState.FAILED, 3, 2)
 
 
 def test_thousands_of_ids_in_few_calls(fake: Fake, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_thousands_of_ids_in_few_calls(fake: Fake, tmp_path: Path) -> None:
     )
     found = job_status(str(n) for n in range(1, 2001))
     assert len(found) == 2000
-    assert {status.state for status in found.values()} == {State.RUNNING}
+    assert {status.state for status in found.values()} == {JobState.RUNNING}
     assert log.read_text().count("call") == 4
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from allranks.cluster.slurm.job_states import SUMMARY, WORDS, State, read_state
+from allranks.cluster.slurm.job_states import SUMMARY, WORDS, JobState, read_state
 from allranks.cluster.slurm.job_status import JobStatus, parse_sacct, parse_squeue, summarise
 from allranks.cluster.slurm.pending_reasons import REASONS, pending_reason_text
 
@@ -42,9 +42,9 @@ def accounts() -> dict[str, JobStatus]:
 def test_squeue_ends(queue: dict[str, JobStatus]) -> None:
     ends = [(queue[j].state, queue[j].exit_code, queue[j].signal) for j in ("1", "3", "4_1")]
     assert ends == [
-        (State.FAILED, 3, None),
-        (State.FAILED, 137, 9),
-        (State.CANCELLED, 143, 15),
+        (JobState.FAILED, 3, None),
+        (JobState.FAILED, 137, 9),
+        (JobState.CANCELLED, 143, 15),
     ]
     assert queue["1"].end == datetime.fromtimestamp(1794711126, timezone.utc)
     assert queue["1"].reason == "NonZeroExitCode"
@@ -53,7 +53,7 @@ def test_squeue_ends(queue: dict[str, JobStatus]) -> None:
 
 def test_squeue_pending(queue: dict[str, JobStatus]) -> None:
     waiting = queue["6"]
-    assert (waiting.state, waiting.reason, waiting.restarts) == (State.PENDING, "Resources", 2)
+    assert (waiting.state, waiting.reason, waiting.restarts) == (JobState.PENDING, "Resources", 2)
     assert waiting.expected_start == datetime.fromtimestamp(1794711726, timezone.utc)
     assert waiting.start is waiting.end is waiting.exit_code is None
     assert waiting.time_limit == 86400 + 300
@@ -84,28 +84,28 @@ def test_iso_times_are_read_too() -> None:
 
 
 def test_sacct_counts_lives(accounts: dict[str, JobStatus]) -> None:
-    assert (accounts["1"].restarts, accounts["1"].state) == (1, State.FAILED)
+    assert (accounts["1"].restarts, accounts["1"].state) == (1, JobState.FAILED)
     assert accounts["3"].restarts == 0
     assert accounts["5"].nodes == ""
 
 
 def test_zero_is_success_only(accounts: dict[str, JobStatus]) -> None:
-    assert (accounts["4_1"].state, accounts["4_1"].exit_code) == (State.CANCELLED, 143)
-    assert (accounts["6"].state, accounts["6"].exit_code) == (State.TIMEOUT, 124)
+    assert (accounts["4_1"].state, accounts["4_1"].exit_code) == (JobState.CANCELLED, 143)
+    assert (accounts["6"].state, accounts["6"].exit_code) == (JobState.TIMEOUT, 124)
     assert accounts["4_1"].name == "a|b"
 
 
 @pytest.mark.parametrize(
     ("states", "whole", "code"),
     [
-        ("COMPLETED RUNNING PENDING", State.RUNNING, None),
-        ("COMPLETED PENDING FAILED", State.PENDING, None),
-        ("COMPLETED FAILED", State.FAILED, 1),
-        ("COMPLETED COMPLETED", State.COMPLETED, 0),
-        ("CANCELLED COMPLETED", State.CANCELLED, 143),
+        ("COMPLETED RUNNING PENDING", JobState.RUNNING, None),
+        ("COMPLETED PENDING FAILED", JobState.PENDING, None),
+        ("COMPLETED FAILED", JobState.FAILED, 1),
+        ("COMPLETED COMPLETED", JobState.COMPLETED, 0),
+        ("CANCELLED COMPLETED", JobState.CANCELLED, 143),
     ],
 )
-def test_arrays_as_a_whole(states: str, whole: State, code: int | None) -> None:
+def test_arrays_as_a_whole(states: str, whole: JobState, code: int | None) -> None:
     rows = "".join(
         f"9_{n}|{n}|{word}|None|0|1794711126|1794711126|10:00|{n}|n{n}|p|u|x|\n"
         for n, word in enumerate(states.split())
@@ -116,11 +116,11 @@ def test_arrays_as_a_whole(states: str, whole: State, code: int | None) -> None:
 
 
 def test_words_of_states() -> None:
-    assert read_state("CANCELLED by 1000") is State.CANCELLED
-    assert read_state("CANCELLED+") is State.CANCELLED
-    assert read_state("") is read_state("SOMETHING_NEW") is State.UNKNOWN
-    ours = {State.INTERRUPTED}  # told by a run's own folder, never by Slurm
-    assert set(WORDS.values()) | {State.UNKNOWN} == set(State) - ours == set(SUMMARY)
+    assert read_state("CANCELLED by 1000") is JobState.CANCELLED
+    assert read_state("CANCELLED+") is JobState.CANCELLED
+    assert read_state("") is read_state("SOMETHING_NEW") is JobState.UNKNOWN
+    ours = {JobState.INTERRUPTED}  # told by a run's own folder, never by Slurm
+    assert set(WORDS.values()) | {JobState.UNKNOWN} == set(JobState) - ours == set(SUMMARY)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from report_rig import facts, life
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_usage import Usage, joined
 from allranks.errors import UsageError
 from allranks.observe.report.advice import advise
@@ -65,9 +65,9 @@ def test_the_command_takes_a_task(
 
 
 def test_of_a_job_array_of_others_the_failed_tasks_are_named() -> None:
-    states = [State.COMPLETED, State.FAILED, State.COMPLETED, State.FAILED]
+    states = [JobState.COMPLETED, JobState.FAILED, JobState.COMPLETED, JobState.FAILED]
     parts = [
-        Usage(f"505_{place}", state=state, exit_code=int(state is State.FAILED), seconds=60.0)
+        Usage(f"505_{place}", state=state, exit_code=int(state is JobState.FAILED), seconds=60.0)
         for place, state in enumerate(states)
     ]
     found = job_facts(joined("505", parts))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from report_rig import GIB, facts, gpu
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_usage import Usage, joined
 from allranks.observe.report.advice import advise
 from allranks.observe.report.external_job import job_facts
@@ -183,7 +183,7 @@ def test_what_the_nodes_do_not_have_alike_is_not_told_per_node() -> None:
 
 def test_a_heterogeneous_job_is_not_judged_as_a_whole() -> None:
     parts = [
-        Usage(f"12+{n}", state=State.COMPLETED, nodes=1, cpus=64, seconds=3600, total_seconds=3600,
+        Usage(f"12+{n}", state=JobState.COMPLETED, nodes=1, cpus=64, seconds=3600, total_seconds=3600,
               memory=256 * GIB, cpu_seconds=3600.0)
         for n in (0, 1)
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import JobError, RunNotFoundError, UsageError
 from allranks.observe.scaling.holding import held
 from allranks.observe.scaling.running import give_secrets, look, pick_up
@@ -167,7 +167,7 @@ def test_a_job_that_slurm_never_knew_is_given_up(
 
 
 def _unknown(runs: list[Run]) -> list[RunStatus]:
-    return [RunStatus(run, State.UNKNOWN) for run in runs]
+    return [RunStatus(run, JobState.UNKNOWN) for run in runs]
 
 
 def test_words_of_srun_are_the_reason_where_no_rank_began(tmp_path: Path) -> None:

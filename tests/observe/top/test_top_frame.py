@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.top.frame import Frame, frame
 from allranks.observe.top.screen import rendered
 from allranks.observe.top.text_bars import ASCII, BLOCKS
@@ -127,7 +127,7 @@ def test_a_run_that_has_stopped_moving_promises_no_end() -> None:
     assert "no step for 2:00:00" in made
     assert "to go" not in made
     assert "enough" not in made
-    ended = replace(stalled(), status=status(State.FAILED, end=NOW))
+    ended = replace(stalled(), status=status(JobState.FAILED, end=NOW))
     assert "ago" not in _text(frame(ended, 80, 24, View(rows="nodes")))
 
 
@@ -136,12 +136,12 @@ def test_a_job_that_slurm_has_forgotten_does_not_run_for_ever() -> None:
     passed = replace(
         whole.progress, eta_seconds=None, deadline=(NOW - timedelta(days=8)).timestamp()
     )
-    gone = replace(whole, status=status(State.UNKNOWN), progress=passed)
+    gone = replace(whole, status=status(JobState.UNKNOWN), progress=passed)
     made = _text(frame(gone, 80, 24)).splitlines()
     assert made[0].startswith("train-20261115-105757  unknown  job 4711  attempt 2")
     assert made[1] == "Slurm does not know the job any more"
     assert made[3].startswith("its time limit passed 8 d ago")
-    silent = replace(gone, status=status(State.UNKNOWN, why="squeue did not answer"))
+    silent = replace(gone, status=status(JobState.UNKNOWN, why="squeue did not answer"))
     assert "squeue did not answer" in _text(frame(silent, 80, 24))
 
 
@@ -163,15 +163,15 @@ def test_the_error_is_seen_above_what_is_printed_below_it() -> None:
 @pytest.mark.parametrize(
     ("trainer", "minutes", "state", "text"),
     [
-        (True, 60, State.RUNNING, "no step yet"),
-        (False, 1, State.RUNNING, "no step yet"),
-        (False, 60, State.RUNNING, "The script tells nothing of its training."),
-        (False, 1, State.COMPLETED, "The script tells nothing of its training."),
-        (True, 1, State.FAILED, "It ended before its first step."),
+        (True, 60, JobState.RUNNING, "no step yet"),
+        (False, 1, JobState.RUNNING, "no step yet"),
+        (False, 60, JobState.RUNNING, "The script tells nothing of its training."),
+        (False, 1, JobState.COMPLETED, "The script tells nothing of its training."),
+        (True, 1, JobState.FAILED, "It ended before its first step."),
     ],
 )
 def test_a_script_that_may_still_be_loading(
-    trainer: bool, minutes: int, state: State, text: str
+    trainer: bool, minutes: int, state: JobState, text: str
 ) -> None:
     begun = status(state, start=NOW - timedelta(minutes=minutes), end=NOW if state.ended else None)
     limit = Progress(deadline=NOW.timestamp() + 60)
@@ -191,9 +191,9 @@ def test_your_own_metrics_are_shown_whatever_they_are_called() -> None:
 
 
 def test_a_task_that_is_over_leads_to_those_that_run() -> None:
-    over = replace(one_task(), status=status(State.COMPLETED, end=NOW), running_tasks=["9", "5"])
+    over = replace(one_task(), status=status(JobState.COMPLETED, end=NOW), running_tasks=["9", "5"])
     assert "tasks 9, 5 run: allranks top 4711_9" in _text(frame(over, 80, 24))
-    one = replace(over, running_tasks=["9"], status=status(State.COMPLETED, end=NOW, job_id=""))
+    one = replace(over, running_tasks=["9"], status=status(JobState.COMPLETED, end=NOW, job_id=""))
     assert "task 9 runs: allranks top --task 9 train-20261115-105757" in _text(frame(one, 80, 24))
     assert " run: " not in _text(frame(replace(one_task(), running_tasks=["3", "5"]), 80, 24))
     assert "task 5 runs: " in _text(frame(replace(over, running_tasks=["3", "5"]), 80, 24))
@@ -219,7 +219,7 @@ def test_an_error_is_wrapped_not_cut() -> None:
 
 
 def test_an_end_stays_and_says_how() -> None:
-    ended = status(State.COMPLETED, end=NOW, exit_code=0)
+    ended = status(JobState.COMPLETED, end=NOW, exit_code=0)
     made = _text(frame(replace(snapshot(), status=ended), 80, 24))
     assert "train-20261115-105757  completed" in made
     assert "completed at 2026-11-15 12:00:00" in made

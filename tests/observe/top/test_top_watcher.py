@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.top import watcher
 from allranks.observe.top.watcher import Watcher, look
 from allranks.observe.view.run_source import Source
@@ -86,7 +86,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_first_picture_is_of_a_task_that_runs(tmp_path: Path, asked: Path) -> None:
     run = make_array(tmp_path, {"1": "", "2": ""})
     found = look(run)
-    assert (found.task, found.status.state) == ("1", State.RUNNING)
+    assert (found.task, found.status.state) == ("1", JobState.RUNNING)
     assert found.failed_tasks == ["2"]
     assert asked.read_text() == "asked\n"
 

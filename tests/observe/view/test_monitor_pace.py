@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.schedulers.run_state import RunStatus
 from monitor_rig import look, make_run
 
@@ -26,7 +26,7 @@ def test_progress_is_the_newer_of_its_two_sources(tmp_path: Path) -> None:
 def test_the_time_limit_where_no_rank_was_told(tmp_path: Path) -> None:
     run = make_run(tmp_path, finished=False, windows=10, job_id="7")
     (run.path / "attempts" / "1" / "environment.txt").write_text("RANK=0\n")
-    found = look(run, RunStatus(run, State.RUNNING))
+    found = look(run, RunStatus(run, JobState.RUNNING))
     start = run.attempts[0].start
     assert start is not None
     assert found.progress.deadline == pytest.approx(start.timestamp() + 12 * 3600)
@@ -43,7 +43,7 @@ def test_a_run_that_has_stopped_moving(tmp_path: Path) -> None:
     assert found.stalled_seconds == pytest.approx(7200, abs=30)
     assert found.last_step_time == pytest.approx(time.time() - 7200, abs=30)
     assert found.eta_seconds is None
-    waits = look(hung, RunStatus(hung, State.PENDING)).progress
+    waits = look(hung, RunStatus(hung, JobState.PENDING)).progress
     assert waits.stalled_seconds is None
     ended = make_run(tmp_path / "c", windows=40, end=time.time() - 7200)
     assert look(ended).progress.stalled_seconds is None
@@ -72,13 +72,13 @@ def test_a_test_after_the_training_is_a_sign_of_life(tmp_path: Path) -> None:
 def test_a_job_that_slurm_has_forgotten(tmp_path: Path) -> None:
     """After its time limit nobody expects a step; before it the silence is told."""
     run = make_run(tmp_path, windows=40, finished=False, job_id="7", end=time.time() - 9 * 86400)
-    found = look(run, RunStatus(run, State.UNKNOWN, "7")).progress
+    found = look(run, RunStatus(run, JobState.UNKNOWN, "7")).progress
     assert found.deadline is not None
     assert found.deadline < time.time()
     assert (found.stalled_seconds, found.eta_seconds) == (None, None)
     (tmp_path / "b").mkdir()
     run = make_run(tmp_path / "b", windows=40, finished=False, job_id="7", end=time.time() - 7200)
-    found = look(run, RunStatus(run, State.UNKNOWN, "7")).progress
+    found = look(run, RunStatus(run, JobState.UNKNOWN, "7")).progress
     assert found.stalled_seconds == pytest.approx(7200, abs=30)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
 from allranks.observe.view.heatmap_matrix import heat, kinds
 from allranks.observe.view.run_source import Source
@@ -51,7 +51,7 @@ def test_two_nodes(
     assert done.returncode == 0, done.stderr
     run = Run(json.loads(done.stdout)["folder"])
     source = Source(run)
-    seen: list[State] = []
+    seen: list[JobState] = []
 
     def ended() -> bool:
         source.refresh()
@@ -61,8 +61,8 @@ def test_two_nodes(
         return found.status.state.ended
 
     until(ended)
-    assert seen[-1] is State.COMPLETED
-    assert State.RUNNING in seen
+    assert seen[-1] is JobState.COMPLETED
+    assert JobState.RUNNING in seen
     source.refresh()
     found = take(source)
     assert found.progress.share == 1.0

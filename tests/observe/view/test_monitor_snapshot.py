@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import clean
 from allranks.observe.view.diagnostics import remarks
 from allranks.observe.view.heatmap_matrix import heat, kinds
@@ -27,7 +27,7 @@ from monitor_rig import TRACEBACK, grow, look, make_run
 
 def test_a_finished_run(tmp_path: Path) -> None:
     found = look(make_run(tmp_path, ranks=8, slow_rank=5))
-    assert found.status.state is State.COMPLETED
+    assert found.status.state is JobState.COMPLETED
     assert found.progress.share == 1.0
     assert (found.progress.eta_seconds, found.progress.deadline) == (None, None)
     assert (found.progress.epoch, found.progress.epochs) == (5, 5)
@@ -48,7 +48,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
 def test_a_running_one(tmp_path: Path) -> None:
     run = make_run(tmp_path, finished=False, windows=40)
     found = look(run)
-    assert found.status.state is State.RUNNING
+    assert found.status.state is JobState.RUNNING
     assert found.progress.total_steps == 610
     assert found.progress.saved_step == 400
     pace = sum(found.phases.values())
@@ -63,7 +63,7 @@ def test_a_running_one(tmp_path: Path) -> None:
 
 def test_a_failed_one(tmp_path: Path) -> None:
     found = look(make_run(tmp_path, failed=True))
-    assert found.status.state is State.FAILED
+    assert found.status.state is JobState.FAILED
     assert found.error is not None
     assert (found.error.rank, found.error.traceback) == (2, TRACEBACK)
     assert [rank.rank for rank in found.ranks if rank.failed] == [2]
@@ -107,12 +107,12 @@ def test_a_run_without_gpus_and_without_samples(tmp_path: Path) -> None:
 def test_a_run_that_waits(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"scheduler": "slurm", "job_ids": ["5"]}')
     run = Run(tmp_path)
-    found = look(run, RunStatus(run, State.PENDING, "5", why="waiting for nodes"))
+    found = look(run, RunStatus(run, JobState.PENDING, "5", why="waiting for nodes"))
     assert found.status.why == "waiting for nodes"
     assert (found.nodes, found.ranks, found.attempts, found.goodput) == ([], [], [], None)
     assert found.progress.share is None
     (tmp_path / "slurm-5.out").write_text("a word\nanother\n")
-    assert look(run, RunStatus(run, State.PENDING)).last_lines == ["a word", "another"]
+    assert look(run, RunStatus(run, JobState.PENDING)).last_lines == ["a word", "another"]
 
 
 def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:

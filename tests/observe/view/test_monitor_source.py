@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.diagnostics import remarks
 from allranks.observe.view.heatmap_matrix import heat, kinds
 from allranks.observe.view.metric_columns import Columns
@@ -209,7 +209,7 @@ def test_a_run_that_is_removed(tmp_path: Path) -> None:
     run.remove()
     assert source.refresh()
     assert len(source.train) == 0
-    assert take(source).status.state is State.UNKNOWN
+    assert take(source).status.state is JobState.UNKNOWN
 
 
 def test_steps_that_are_no_numbers(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from allranks.observe.web.following import States
 from allranks.observe.web.rows import Rows
 from allranks.observe.web.slurm_queue import Queue
 from allranks.runs.attempt import Attempt
-from allranks.runs.attempt_history import Entry
+from allranks.runs.attempt_history import AttemptSummary
 from allranks.runs.run import Run
 from command_rig import until
 from monitor_rig import grow, make_array, make_run
@@ -47,14 +47,14 @@ def test_one_folder_that_cannot_be_read_leaves_the_others(
     rows = {row["name"]: row for row in client.get("/api/runs").json()["runs"]}
     assert (rows["good"]["step"], rows["good"]["state"]) == (20, "completed")
     assert "bad" in rows
-    told = allranks.observe.web.rows.stories
+    told = allranks.observe.web.rows.attempt_history
 
-    def refuse(attempts: list[Attempt], running: bool) -> list[Entry]:
+    def refuse(attempts: list[Attempt], running: bool) -> list[AttemptSummary]:
         if attempts[0].path.is_relative_to(bad.path):
             raise ValueError("year 99999 is out of range")
         return told(attempts, running)
 
-    monkeypatch.setattr("allranks.observe.web.rows.stories", refuse)
+    monkeypatch.setattr("allranks.observe.web.rows.attempt_history", refuse)
     rows = {row["name"]: row for row in client_of(tmp_path).get("/api/runs").json()["runs"]}
     assert rows["good"]["step"] == 20
     assert rows["bad"]["why"] == "the folder cannot be read: year 99999 is out of range"

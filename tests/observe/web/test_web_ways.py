@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from web_rig import Browser, Runs
 
 ESCAPE = "\ue00c"
@@ -62,12 +62,12 @@ def test_the_list_is_as_one_left_it(browser: Browser, runs: Runs) -> None:
 def test_each_state_is_in_one_filter(browser: Browser) -> None:
     code = "const [names, done] = arguments; import('/static/js/parts.js')"
     code += ".then((parts) => done(names.map(parts.stateGroup)))"
-    groups = browser.driver.execute_async_script(code, [state.value for state in State])
-    found = dict(zip(State, groups, strict=True))
+    groups = browser.driver.execute_async_script(code, [state.value for state in JobState])
+    found = dict(zip(JobState, groups, strict=True))
     assert {state for state, group in found.items() if group == "waiting"} == {
-        State.PENDING, State.REQUEUED, State.SUSPENDED
+        JobState.PENDING, JobState.REQUEUED, JobState.SUSPENDED
     }  # fmt: skip
-    for state in (State.INTERRUPTED, State.PREEMPTED, State.CANCELLED, State.UNKNOWN):
+    for state in (JobState.INTERRUPTED, JobState.PREEMPTED, JobState.CANCELLED, JobState.UNKNOWN):
         assert found[state] == "other"
     assert set(groups) == {"running", "waiting", "completed", "failed", "other"}
 

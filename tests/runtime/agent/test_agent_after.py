@@ -13,7 +13,7 @@ import pytest
 
 from allranks.runs.atomic_files import parse_stamp
 from allranks.runs.attempt import Attempt
-from allranks.runs.progress_file import Progress, note_interrupted
+from allranks.runs.progress_file import AttemptProgress, note_interrupted
 from allranks.runtime.agent.attempt_end import Decision, End, after
 from allranks.runtime.agent.requeue_policy import Policy
 from allranks.runtime.agent.scontrol_facts import JobFacts, gone_nodes, lost_nodes, read_job
@@ -35,7 +35,7 @@ class Life:
         known = {"job_id": "7", "restart": 0, "start": "2026-01-01T00:00:00Z", "hosts": ["n[1-2]"]}
         (path / "attempt.json").write_text(json.dumps({**known, **about}))
         if saved is not None:
-            Progress(step=saved, saved_step=saved, began=time.time()).write(path)
+            AttemptProgress(step=saved, saved_step=saved, began=time.time()).write(path)
         if left:
             note_interrupted(path, left)
         return Attempt.open(path)
@@ -73,7 +73,7 @@ def test_ranks_that_left_go_on_while_they_get_further(life: Life) -> None:
 def test_a_resumption_that_saves_only_what_it_loaded_has_not_moved(life: Life) -> None:
     policy = Policy(requeue=True, max_fruitless=1)
     attempt = life.attempt(left="soon over")
-    Progress(first_step=40, step=45, saved_step=40).write(attempt.path)
+    AttemptProgress(first_step=40, step=45, saved_step=40).write(attempt.path)
     assert after(End(attempt, 0, policy)).next == "stop"
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import Interrupted, UsageError
-from allranks.runs.attempt_history import attempts_of, ledger
-from allranks.runs.progress_file import Progress
+from allranks.runs.attempt_history import attempts_of, task_history
+from allranks.runs.progress_file import AttemptProgress
 from allranks.runtime.preemption import deadline as module
 from allranks.runtime.preemption.communicator import Alone
 from allranks.runtime.preemption.deadline import Deadline
@@ -163,7 +163,7 @@ def test_a_loop_that_counts_each_epoch_from_0_leaves_and_moves_forward(
             epochs(stop, first=7)
         for each in LEAVING:
             signal.signal(each, signal.SIG_DFL)
-    entries = ledger(attempts_of(tmp_path))
+    entries = task_history(attempts_of(tmp_path))
     assert [entry.moved for entry in entries] == [True, True, True]
     first, second = entries[:2]
     assert first.kept_step is not None
@@ -192,11 +192,11 @@ def test_one_step_an_attempt_moves_the_training(
             stop.leave(step)
         for each in LEAVING:
             signal.signal(each, signal.SIG_DFL)
-        progress = Progress.read(tmp_path / "attempts" / str(step))
+        progress = AttemptProgress.read(tmp_path / "attempts" / str(step))
         assert progress is not None
         assert (progress.first_step, progress.saved_step) == (step - 1, step)
         assert began <= (progress.began or 0) <= time.time() - 0.05, "before its first step"
-    assert [entry.moved for entry in ledger(attempts_of(tmp_path))] == [True, True, True]
+    assert [entry.moved for entry in task_history(attempts_of(tmp_path))] == [True, True, True]
 
 
 @pytest.mark.torch

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm import State
-from allranks.runs.progress_file import Progress
+from allranks.cluster.slurm import JobState
+from allranks.runs.progress_file import AttemptProgress
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import folder_status
 from command_rig import until
@@ -61,8 +61,8 @@ def test_ranks_that_python_started_get_the_signal_too(
     assert "ended with" not in out
     assert len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) == 1
     (run,) = tmp_path.glob("runs/leaving_trainer-*")
-    status, progress = folder_status(Run(run)), Progress.read(run / "attempts/1")
-    assert (status.state, status.exit_code) == (State.INTERRUPTED, 75)
+    status, progress = folder_status(Run(run)), AttemptProgress.read(run / "attempts/1")
+    assert (status.state, status.exit_code) == (JobState.INTERRUPTED, 75)
     assert progress is not None
     assert 3 <= progress.step == progress.saved_step
     assert (progress.outcome, progress.total_steps) == ("interrupted", 200 * 50)

@@ -8,13 +8,13 @@ Needs no root, touches nothing in /etc, and leaves nothing behind.
 
 from allranks.cluster.sandbox.sandbox_cluster import Sandbox, list_sandboxes
 from allranks.cluster.sandbox.sandbox_config import SandboxConfig
-from allranks.cluster.sandbox.sandbox_status import JobStatus, NodeStatus, SandboxStatus
+from allranks.cluster.sandbox.sandbox_status import NodeStatus, SandboxJob, SandboxStatus
 
 __all__ = [
-    "JobStatus",
     "NodeStatus",
     "Sandbox",
     "SandboxConfig",
+    "SandboxJob",
     "SandboxStatus",
     "list_sandboxes",
 ]

@@ -23,7 +23,7 @@ class NodeStatus:
 
 
 @dataclass(frozen=True)
-class JobStatus:
+class SandboxJob:
     """One job in the queue."""
 
     id: str
@@ -50,7 +50,7 @@ class SandboxStatus:
     """Whether the controller answers."""
     daemons: dict[str, bool]
     nodes: list[NodeStatus]
-    jobs: list[JobStatus]
+    jobs: list[SandboxJob]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -93,8 +93,8 @@ def node_states(layout: Layout) -> dict[str, str] | None:
     return dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line)
 
 
-def _jobs(layout: Layout) -> list[JobStatus]:
+def _jobs(layout: Layout) -> list[SandboxJob]:
     fields = ["%i", "%j", "%u", "%P", "%T", "%R"]
     text = client(layout, "squeue", "-h", "-o", "\x1f".join(fields)) or ""
     rows = [line.split("\x1f") for line in text.splitlines()]
-    return [JobStatus(*row) for row in rows if len(row) == len(fields)]
+    return [SandboxJob(*row) for row in rows if len(row) == len(fields)]

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from allranks.cluster.sites.model import NodeShape as NodeShape
     from allranks.cluster.sites.model import Partition as Partition
     from allranks.cluster.sites.model import Site as Site
-    from allranks.cluster.sites.partition_fit import Request as Request
-    from allranks.cluster.sites.partition_fit import Share as Share
-    from allranks.cluster.sites.partition_fit import check as check
-    from allranks.cluster.sites.partition_fit import shape_for as shape_for
-    from allranks.cluster.sites.partition_fit import share as share
+    from allranks.cluster.sites.partition_fit import NodeShare as NodeShare
+    from allranks.cluster.sites.partition_fit import ResourceRequest as ResourceRequest
+    from allranks.cluster.sites.partition_fit import select_node_shape as select_node_shape
+    from allranks.cluster.sites.partition_fit import select_partition as select_partition
+    from allranks.cluster.sites.partition_fit import share_of_node as share_of_node
     from allranks.cluster.sites.site_detection import detect_site as detect_site
     from allranks.cluster.sites.site_lookup import SiteFile as SiteFile
     from allranks.cluster.sites.site_lookup import dump_site as dump_site
@@ -27,18 +27,18 @@ _HOMES = {
     "Match": "model",
     "NodeShape": "model",
     "Partition": "model",
-    "Request": "partition_fit",
-    "Share": "partition_fit",
+    "ResourceRequest": "partition_fit",
+    "NodeShare": "partition_fit",
     "Site": "model",
     "SiteFile": "site_lookup",
-    "check": "partition_fit",
+    "select_partition": "partition_fit",
     "detect_site": "site_detection",
     "dump_site": "site_lookup",
     "find_site": "site_lookup",
     "list_sites": "site_lookup",
     "load_site": "site_lookup",
-    "shape_for": "partition_fit",
-    "share": "partition_fit",
+    "select_node_shape": "partition_fit",
+    "share_of_node": "partition_fit",
 }
 
 __all__ = [*_HOMES]

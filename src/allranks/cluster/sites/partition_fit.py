@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from allranks.cluster.sites.model import NodeShape, Partition, Site
-from allranks.cluster.sites.partition_limits import Problem, Request, narrow, offer, problems
+from allranks.cluster.sites.partition_limits import (
+    Problem,
+    ResourceRequest,
+    narrow,
+    offer,
+    problems,
+)
 from allranks.core.units import format_memory
 from allranks.errors import SiteError, nearest
 
-__all__ = ["Request", "Share", "check", "shape_for", "share"]
+__all__ = ["NodeShare", "ResourceRequest", "select_node_shape", "select_partition", "share_of_node"]
 
 # Memory that a share leaves to the system: Slurm often has a little less than the data sheet says.
 _MEMORY_RESERVE = 1 / 64
 
 
-class Share(NamedTuple):
+class NodeShare(NamedTuple):
     """A part of a node. What the site does not tell is None."""
 
     cpus: int | None
@@ -25,7 +31,7 @@ class Share(NamedTuple):
     """How it was reckoned, for people."""
 
 
-def check(site: Site, request: Request) -> Partition:
+def select_partition(site: Site, request: ResourceRequest) -> Partition:
     """The partition that the job goes to; SiteError when it does not fit.
 
     A site that lists no partitions cannot refuse: the answer is then a partition without limits.
@@ -39,7 +45,7 @@ def check(site: Site, request: Request) -> Partition:
     return nearest
 
 
-def _wanted(site: Site, request: Request) -> list[Partition]:
+def _wanted(site: Site, request: ResourceRequest) -> list[Partition]:
     if request.partition is None:
         first = site.first_choice
         return [first] if first else list(site.partitions)
@@ -57,7 +63,9 @@ def _named(site: Site, name: str) -> Partition:
     )
 
 
-def _message(site: Site, request: Request, partition: Partition, lacking: list[Problem]) -> str:
+def _message(
+    site: Site, request: ResourceRequest, partition: Partition, lacking: list[Problem]
+) -> str:
     lines = [
         f"Job asks for {each.asks}, but partition '{partition.name}' {each.has}."
         for each in lacking
@@ -76,7 +84,7 @@ def _message(site: Site, request: Request, partition: Partition, lacking: list[P
     return "\n".join(lines)
 
 
-def shape_for(partition: Partition, request: Request) -> NodeShape | None:
+def select_node_shape(partition: Partition, request: ResourceRequest) -> NodeShape | None:
     """The kind of node to plan for: of those that fit, the one with least for each GPU.
 
     Slurm may give any of them, so a share must be right on the smallest.
@@ -90,18 +98,18 @@ def _per_gpu(shape: NodeShape) -> tuple[float, float]:
     return (shape.usable_cpus or 0) / gpus, (shape.usable_memory or 0) / gpus
 
 
-def share(shape: NodeShape, gpus: int) -> Share:
+def share_of_node(shape: NodeShape, gpus: int) -> NodeShare:
     """The part of a node's CPUs and memory that belongs to so many of its GPUs."""
     if not shape.gpus or not gpus:
         memory = _less_reserve(shape.usable_memory, 1, 1)
-        return Share(shape.usable_cpus, memory, f"the whole node{_size(shape)}")
+        return NodeShare(shape.usable_cpus, memory, f"the whole node{_size(shape)}")
     gpus = min(gpus, shape.gpus)
     cpus = None
     if shape.usable_cpus is not None:
         cores = shape.usable_cpus // shape.threads_per_core // shape.gpus
         cpus = max(cores * shape.threads_per_core, 1) * gpus
     memory = _less_reserve(shape.usable_memory, gpus, shape.gpus)
-    return Share(cpus, memory, f"{gpus} of the node's {shape.gpus} GPUs{_size(shape)}")
+    return NodeShare(cpus, memory, f"{gpus} of the node's {shape.gpus} GPUs{_size(shape)}")
 
 
 def _size(shape: NodeShape) -> str:

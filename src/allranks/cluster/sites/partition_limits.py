@@ -11,7 +11,7 @@ from allranks.core.units import Gpus, format_memory, format_time
 
 
 @dataclass(frozen=True)
-class Request:
+class ResourceRequest:
     """What a job asks of a site."""
 
     nodes: int = 1
@@ -44,14 +44,14 @@ Explained = tuple[Problem, list[NodeShape]]
 """What is lacking, and the nodes that come nearest to it."""
 
 
-def problems(partition: Partition, request: Request) -> list[Problem]:
+def problems(partition: Partition, request: ResourceRequest) -> list[Problem]:
     """All that keeps the job from this partition."""
     shapes, found = narrow(partition, request)
     limits = (_nodes(partition, request, [] if found else shapes), _time(partition, request))
     return found + [each for each in limits if each is not None]
 
 
-def narrow(partition: Partition, request: Request) -> tuple[list[NodeShape], list[Problem]]:
+def narrow(partition: Partition, request: ResourceRequest) -> tuple[list[NodeShape], list[Problem]]:
     """The kinds of nodes that have all that is asked, and what none of them has.
 
     Where a demand leaves nothing, the nodes that come nearest stay: they are the ones that the
@@ -67,7 +67,7 @@ def narrow(partition: Partition, request: Request) -> tuple[list[NodeShape], lis
     return shapes, found
 
 
-def offer(partition: Partition, request: Request, kind: str) -> str:
+def offer(partition: Partition, request: ResourceRequest, kind: str) -> str:
     """What a partition that fits has more of, in a few words."""
     shapes, _ = narrow(partition, request)
     if kind == "gpus":
@@ -110,31 +110,31 @@ def _most(values: Iterable[int | None]) -> int:
     return max((each for each in values if each is not None), default=0)
 
 
-def _with_gpus(shape: NodeShape, _: Partition, request: Request) -> bool:
+def _with_gpus(shape: NodeShape, _: Partition, request: ResourceRequest) -> bool:
     return not request.gpus_per_node or shape.gpus > 0
 
 
-def _no_gpus(shapes: list[NodeShape], _: Partition, request: Request) -> Explained:
+def _no_gpus(shapes: list[NodeShape], _: Partition, request: ResourceRequest) -> Explained:
     asks = f"{_count(request.gpus_per_node, 'GPU')} per node"
     return Problem("gpus", asks, "has none", ""), shapes
 
 
-def _with_type(shape: NodeShape, _: Partition, request: Request) -> bool:
+def _with_type(shape: NodeShape, _: Partition, request: ResourceRequest) -> bool:
     return not request.gpus_per_node or not shape.gpus or shape.offers(request.gpu_type)
 
 
-def _no_type(shapes: list[NodeShape], _: Partition, request: Request) -> Explained:
+def _no_type(shapes: list[NodeShape], _: Partition, request: ResourceRequest) -> Explained:
     best = max(shapes, key=lambda each: each.gpus)
     use = f"--gpus-per-node {Gpus(min(request.gpus_per_node, best.gpus), best.gpu_type)}"
     problem = Problem("type", f"GPUs of type {request.gpu_type}", f"has {types(shapes)}", use)
     return problem, [each for each in shapes if each.gpu_type == best.gpu_type]
 
 
-def _enough_gpus(shape: NodeShape, _: Partition, request: Request) -> bool:
+def _enough_gpus(shape: NodeShape, _: Partition, request: ResourceRequest) -> bool:
     return not shape.gpus or shape.gpus >= request.gpus_per_node
 
 
-def _few_gpus(shapes: list[NodeShape], _: Partition, request: Request) -> Explained:
+def _few_gpus(shapes: list[NodeShape], _: Partition, request: ResourceRequest) -> Explained:
     best = max(shapes, key=lambda each: each.gpus)
     typed = best.gpu_type if request.gpu_type else None
     asks = f"{_count(request.gpus_per_node, f'{typed} GPU' if typed else 'GPU')} per node"
@@ -143,24 +143,26 @@ def _few_gpus(shapes: list[NodeShape], _: Partition, request: Request) -> Explai
     return Problem("gpus", asks, f"has {best.gpus}", use), nearest
 
 
-def _enough_cpus(shape: NodeShape, partition: Partition, request: Request) -> bool:
+def _enough_cpus(shape: NodeShape, partition: Partition, request: ResourceRequest) -> bool:
     limit = cpu_limit(shape, partition)
     return limit is None or (request.cpus_per_node or 0) <= limit
 
 
-def _few_cpus(shapes: list[NodeShape], partition: Partition, request: Request) -> Explained:
+def _few_cpus(shapes: list[NodeShape], partition: Partition, request: ResourceRequest) -> Explained:
     most = _most(cpu_limit(each, partition) for each in shapes)
     asks = f"{_count(request.cpus_per_node or 0, 'CPU')} per node"
     problem = Problem("cpus", asks, f"has {most} for jobs", f"at most {most} CPUs per node")
     return problem, [each for each in shapes if cpu_limit(each, partition) == most]
 
 
-def _enough_memory(shape: NodeShape, partition: Partition, request: Request) -> bool:
+def _enough_memory(shape: NodeShape, partition: Partition, request: ResourceRequest) -> bool:
     limit = memory_limit(shape, partition)
     return limit is None or (request.memory_per_node or 0) <= limit
 
 
-def _little_memory(shapes: list[NodeShape], partition: Partition, request: Request) -> Explained:
+def _little_memory(
+    shapes: list[NodeShape], partition: Partition, request: ResourceRequest
+) -> Explained:
     most = _most(memory_limit(each, partition) for each in shapes)
     asks = f"{format_memory(request.memory_per_node or 0)} of memory per node"
     has = format_memory(most)
@@ -174,7 +176,9 @@ _DEMANDS = (
 )  # fmt: skip
 
 
-def _nodes(partition: Partition, request: Request, fitting: list[NodeShape]) -> Problem | None:
+def _nodes(
+    partition: Partition, request: ResourceRequest, fitting: list[NodeShape]
+) -> Problem | None:
     counts = [each.nodes for each in fitting]
     such = None if not counts or None in counts else sum(each or 0 for each in counts)
     for most, has in (
@@ -188,7 +192,7 @@ def _nodes(partition: Partition, request: Request, fitting: list[NodeShape]) -> 
     return None
 
 
-def _time(partition: Partition, request: Request) -> Problem | None:
+def _time(partition: Partition, request: ResourceRequest) -> Problem | None:
     if request.time is None or partition.max_time is None or request.time <= partition.max_time:
         return None
     longest = format_time(partition.max_time)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from allranks.cluster.sites.model import GPU_OPTIONS, GPU_VENDORS, Match, NodeShape, Partition, Site
-from allranks.cluster.sites.toml_table import Table
+from allranks.cluster.sites.toml_table import TomlTable
 from allranks.core.units import format_memory, format_time
 from allranks.errors import SiteError, nearest
 
@@ -23,10 +23,10 @@ def parse_site(text: str, file: str, name: str) -> Site:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SiteError(f"{file} is not TOML: {error}.") from None
-    return _site(Table(data, file, "the top of the file"), name)
+    return _site(TomlTable(data, file, "the top of the file"), name)
 
 
-def _site(top: Table, name: str) -> Site:
+def _site(top: TomlTable, name: str) -> Site:
     named = top.table("shapes")
     shapes = {key: _shape(named.table(key)) for key in named.keys()}  # noqa: SIM118
     partitions = tuple(_partition(each, shapes) for each in top.tables("partitions"))
@@ -54,7 +54,7 @@ def _site(top: Table, name: str) -> Site:
     return site
 
 
-def _check_names(top: Table, site: Site) -> None:
+def _check_names(top: TomlTable, site: Site) -> None:
     names = [each.name for each in site.partitions]
     for each in sorted({each for each in names if names.count(each) > 1}):
         raise top.error(f"describes partition '{each}' twice.")
@@ -66,7 +66,7 @@ def _check_names(top: Table, site: Site) -> None:
         )
 
 
-def _shape(table: Table) -> NodeShape:
+def _shape(table: TomlTable) -> NodeShape:
     shape = NodeShape(
         gpus=table.count("gpus") or 0,
         gpu_type=table.text("gpu_type"),
@@ -87,7 +87,7 @@ def _shape(table: Table) -> NodeShape:
     return shape
 
 
-def _partition(table: Table, named: Mapping[str, NodeShape]) -> Partition:
+def _partition(table: TomlTable, named: Mapping[str, NodeShape]) -> Partition:
     name = table.text("name")
     if not name:
         raise table.error('has no name. Write name = "…".')
@@ -109,7 +109,7 @@ def _partition(table: Table, named: Mapping[str, NodeShape]) -> Partition:
     return partition
 
 
-def _shapes_of(table: Table, named: Mapping[str, NodeShape]) -> tuple[NodeShape, ...]:
+def _shapes_of(table: TomlTable, named: Mapping[str, NodeShape]) -> tuple[NodeShape, ...]:
     shapes = []
     for key in table.texts("shapes"):
         if key not in named:
@@ -120,13 +120,13 @@ def _shapes_of(table: Table, named: Mapping[str, NodeShape]) -> tuple[NodeShape,
     return tuple(shapes)
 
 
-def _match(table: Table) -> Match:
+def _match(table: TomlTable) -> Match:
     match = Match(clusters=table.texts("clusters"), hostnames=table.texts("hostnames"))
     table.done()
     return match
 
 
-def _variables(table: Table) -> Mapping[str, str]:
+def _variables(table: TomlTable) -> Mapping[str, str]:
     return {key: table.text(key) or "" for key in table.keys()}  # noqa: SIM118
 
 

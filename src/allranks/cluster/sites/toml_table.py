@@ -16,7 +16,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-class Table:
+class TomlTable:
     """One table of a file. ``done()`` refuses the keys that nobody asked for."""
 
     def __init__(self, data: object, file: str, where: str) -> None:
@@ -91,17 +91,18 @@ class Table:
         except UsageError as error:
             raise self.error(f"{key}: {error}") from None
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TomlTable:
         """A table below this one; empty when absent."""
         value = self.get(key)
         above = self.where[1:-1] + "." if self.where.startswith("[") else ""
-        return Table({} if value is None else value, self.file, f"[{above}{key}]")
+        return TomlTable({} if value is None else value, self.file, f"[{above}{key}]")
 
-    def tables(self, key: str) -> list[Table]:
+    def tables(self, key: str) -> list[TomlTable]:
         """A list of tables, named by number until they are read."""
         values = self._typed(key, list, f"[[{key}]]") or []
         return [
-            Table(each, self.file, f"[[{key}]] {number}") for number, each in enumerate(values, 1)
+            TomlTable(each, self.file, f"[[{key}]] {number}")
+            for number, each in enumerate(values, 1)
         ]
 
     def free(self, key: str) -> Mapping[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class State(Enum):
+class JobState(Enum):
     """Where a job stands. The logic reads these, never Slurm's own words."""
 
     PENDING = "pending"
@@ -32,73 +32,73 @@ class State(Enum):
     @property
     def active(self) -> bool:
         """It holds nodes now."""
-        return self in (State.RUNNING, State.COMPLETING, State.SUSPENDED)
+        return self in (JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
 
 
 _ENDED = frozenset(
     {
-        State.COMPLETED,
-        State.FAILED,
-        State.CANCELLED,
-        State.INTERRUPTED,
-        State.TIMEOUT,
-        State.PREEMPTED,
-        State.NODE_FAIL,
-        State.OUT_OF_MEMORY,
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.INTERRUPTED,
+        JobState.TIMEOUT,
+        JobState.PREEMPTED,
+        JobState.NODE_FAIL,
+        JobState.OUT_OF_MEMORY,
     }
 )
 
 WORDS = {
-    "PENDING": State.PENDING,
-    "CONFIGURING": State.PENDING,
-    "POWER_UP_NODE": State.PENDING,
-    "REQUEUE_FED": State.PENDING,
-    "REQUEUE_HOLD": State.PENDING,
-    "RESV_DEL_HOLD": State.PENDING,
-    "SPECIAL_EXIT": State.PENDING,
-    "EXPEDITING": State.PENDING,
-    "RUNNING": State.RUNNING,
-    "RESIZING": State.RUNNING,
-    "SIGNALING": State.RUNNING,
-    "COMPLETING": State.COMPLETING,
-    "STAGE_OUT": State.COMPLETING,
-    "UPDATE_DB": State.COMPLETING,
-    "SUSPENDED": State.SUSPENDED,
-    "STOPPED": State.SUSPENDED,
-    "REQUEUED": State.REQUEUED,
-    "COMPLETED": State.COMPLETED,
-    "FAILED": State.FAILED,
-    "BOOT_FAIL": State.FAILED,
-    "LAUNCH_FAILED": State.FAILED,
-    "RECONFIG_FAIL": State.FAILED,
-    "CANCELLED": State.CANCELLED,
-    "REVOKED": State.CANCELLED,
-    "TIMEOUT": State.TIMEOUT,
-    "DEADLINE": State.TIMEOUT,
-    "PREEMPTED": State.PREEMPTED,
-    "NODE_FAIL": State.NODE_FAIL,
-    "OUT_OF_MEMORY": State.OUT_OF_MEMORY,
+    "PENDING": JobState.PENDING,
+    "CONFIGURING": JobState.PENDING,
+    "POWER_UP_NODE": JobState.PENDING,
+    "REQUEUE_FED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING,
+    "SPECIAL_EXIT": JobState.PENDING,
+    "EXPEDITING": JobState.PENDING,
+    "RUNNING": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+    "COMPLETING": JobState.COMPLETING,
+    "STAGE_OUT": JobState.COMPLETING,
+    "UPDATE_DB": JobState.COMPLETING,
+    "SUSPENDED": JobState.SUSPENDED,
+    "STOPPED": JobState.SUSPENDED,
+    "REQUEUED": JobState.REQUEUED,
+    "COMPLETED": JobState.COMPLETED,
+    "FAILED": JobState.FAILED,
+    "BOOT_FAIL": JobState.FAILED,
+    "LAUNCH_FAILED": JobState.FAILED,
+    "RECONFIG_FAIL": JobState.FAILED,
+    "CANCELLED": JobState.CANCELLED,
+    "REVOKED": JobState.CANCELLED,
+    "TIMEOUT": JobState.TIMEOUT,
+    "DEADLINE": JobState.TIMEOUT,
+    "PREEMPTED": JobState.PREEMPTED,
+    "NODE_FAIL": JobState.NODE_FAIL,
+    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
 }
 
 SUMMARY = (
-    State.RUNNING,
-    State.COMPLETING,
-    State.SUSPENDED,
-    State.PENDING,
-    State.REQUEUED,
-    State.NODE_FAIL,
-    State.OUT_OF_MEMORY,
-    State.FAILED,
-    State.TIMEOUT,
-    State.PREEMPTED,
-    State.CANCELLED,
-    State.UNKNOWN,
-    State.COMPLETED,
+    JobState.RUNNING,
+    JobState.COMPLETING,
+    JobState.SUSPENDED,
+    JobState.PENDING,
+    JobState.REQUEUED,
+    JobState.NODE_FAIL,
+    JobState.OUT_OF_MEMORY,
+    JobState.FAILED,
+    JobState.TIMEOUT,
+    JobState.PREEMPTED,
+    JobState.CANCELLED,
+    JobState.UNKNOWN,
+    JobState.COMPLETED,
 )
 """Which state of many tasks stands for the whole: the first that any task is in."""
 
 
-def read_state(word: str) -> State:
+def read_state(word: str) -> JobState:
     """``RUNNING``; also sacct's ``CANCELLED by 1000`` and its cut ``CANCELLED+``."""
     first = (word.split() or [""])[0].rstrip("+").upper()
-    return WORDS.get(first, State.UNKNOWN)
+    return WORDS.get(first, JobState.UNKNOWN)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from allranks.cluster.slurm.job_states import SUMMARY, State, read_state
+from allranks.cluster.slurm.job_states import SUMMARY, JobState, read_state
 from allranks.cluster.slurm.pending_reasons import REASONS
 from allranks.core.units import parse_time
 from allranks.errors import UsageError
@@ -47,7 +47,7 @@ SACCT_FORMAT = ",".join(SACCT_FIELDS)
 
 _NOTHING = frozenset({"", "N/A", "None", "Unknown", "(null)", "NONE", "None assigned"})
 _FATAL_REASONS = frozenset({"BadConstraints", "JobLaunchFailure", "NodeDown"})
-_FAILED_CODES = {State.TIMEOUT: 124, State.CANCELLED: 143}
+_FAILED_CODES = {JobState.TIMEOUT: 124, JobState.CANCELLED: 143}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class JobStatus:
     job_id: str
     """As Slurm writes it: ``12``, ``12_3`` (array task), ``12+1`` (part of a heterogeneous job)."""
     name: str = ""
-    state: State = State.UNKNOWN
+    state: JobState = JobState.UNKNOWN
     reason: str = ""
     """Slurm's own word; ``pending_reason_text`` puts it in plain ones."""
     exit_code: int | None = None
@@ -136,7 +136,7 @@ def _status(
     limit: str, nodes: str, partition: str, user: str, name: str, restarts: int,
 ) -> JobStatus:  # fmt: skip
     state = read_state(word)
-    waiting = state in (State.PENDING, State.REQUEUED)
+    waiting = state in (JobState.PENDING, JobState.REQUEUED)
     return JobStatus(
         job_id=job,
         raw_id=raw,
@@ -148,7 +148,7 @@ def _status(
         nodes="" if nodes in _NOTHING else nodes,
         start=None if waiting else moment(start),
         end=moment(end) if state.ended else None,
-        expected_start=moment(start) if state is State.PENDING else None,
+        expected_start=moment(start) if state is JobState.PENDING else None,
         time_limit=time_limit(limit),
         restarts=restarts,
         partition=partition,
@@ -156,9 +156,9 @@ def _status(
     )
 
 
-def _reason(state: State, reason: str) -> str:
+def _reason(state: JobState, reason: str) -> str:
     """Slurm keeps the reason a job once waited for; after its end that misleads."""
-    if state in (State.PENDING, State.REQUEUED):
+    if state in (JobState.PENDING, JobState.REQUEUED):
         return reason
     stale = reason in REASONS and reason not in _FATAL_REASONS
     return "" if stale or reason in _NOTHING else reason
@@ -178,10 +178,10 @@ def code_and_signal(text: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def shell_code(state: State, code: tuple[int, int]) -> int:
+def shell_code(state: JobState, code: tuple[int, int]) -> int:
     """Slurm gives 0:0 to jobs that ran out of time or were cancelled; 0 would read as success."""
     number, signal = code
-    if state is State.COMPLETED:
+    if state is JobState.COMPLETED:
         return 0
     if signal:
         return 128 + signal

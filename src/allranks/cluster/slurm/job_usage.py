@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from allranks.cluster.slurm.job_states import SUMMARY, State
+from allranks.cluster.slurm.job_states import SUMMARY, JobState
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Step:
     step_id: str
     """``12.batch``, ``12.0``."""
     name: str = ""
-    state: State = State.UNKNOWN
+    state: JobState = JobState.UNKNOWN
     start: datetime | None = None
     end: datetime | None = None
     seconds: float = 0.0
@@ -52,7 +52,7 @@ class Usage:
     user: str = ""
     account: str = ""
     partition: str = ""
-    state: State = State.UNKNOWN
+    state: JobState = JobState.UNKNOWN
     exit_code: int | None = None
     submit: datetime | None = None
     start: datetime | None = None

@@ -39,14 +39,13 @@ _PLACES = {
 
 def check(job: JobScript) -> Iterator[Finding]:
     """The directives against the site."""
-    from allranks.cluster.sites.partition_fit import Request
-    from allranks.cluster.sites.partition_fit import check as fit
+    from allranks.cluster.sites.partition_fit import ResourceRequest, select_partition
 
     site, ask = job.site, job.allocation
     if site is None or not job.directives.lines or not ask.known or ask.nodes is None:
         return
     cpus, tasks = ask.cpus_per_task, ask.tasks_per_node
-    request = Request(
+    request = ResourceRequest(
         nodes=ask.nodes,
         gpus_per_node=ask.gpus_per_node or 0,
         gpu_type=ask.gpu_type,
@@ -56,7 +55,7 @@ def check(job: JobScript) -> Iterator[Finding]:
         partition=ask.text("partition"),
     )
     try:
-        fit(site, request)
+        select_partition(site, request)
     except SiteError as error:
         first, _, rest = str(error).partition("\n")
         yield RULE.at(_place(job, first), first, help=rest.replace("--memory", "--mem"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.model import PHASES, GpuNow, NodeNow, RankNow, Snapshot
 
 Labels = dict[str, str]
@@ -100,7 +100,7 @@ def about(snapshot: Snapshot) -> Iterator[Sample]:
 
 def states(snapshot: Snapshot) -> Iterator[Sample]:
     """One series a state, 1 for the one that it is in."""
-    for state in State:
+    for state in JobState:
         yield {"state": state.value}, float(snapshot.status.state is state)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import span
 from allranks.errors import SlurmError, UsageError
 from allranks.observe.export.openmetrics import classic_text, exposition
@@ -49,7 +49,7 @@ def looks(
         lives = [status for status in statuses if not _over(status)]
         if every is None or not lives:
             return
-        if any(one.state is not State.UNKNOWN for one in lives):
+        if any(one.state is not JobState.UNKNOWN for one in lives):
             known = clock()
         elif clock() - known >= PATIENCE:
             raise _silence(lives)

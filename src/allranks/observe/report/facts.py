@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from allranks.cluster.slurm.accounting import job_usage
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_usage import Usage
 from allranks.core.redaction import redact_text, redact_words
 from allranks.errors import AllranksError
@@ -26,7 +26,7 @@ from allranks.observe.view.run_source import Source
 from allranks.observe.view.run_view import take
 from allranks.observe.view.step_phases import phases
 from allranks.runs.atomic_files import read_json
-from allranks.runs.attempt_history import Entry, goodput
+from allranks.runs.attempt_history import AttemptSummary, goodput
 from allranks.runs.run import Run
 from allranks.runs.run_records import plan_rows
 from allranks.schedulers.run_state import RunStatus, run_statuses
@@ -70,7 +70,7 @@ def _course(source: Source, look: Snapshot) -> Facts:
         id=run.id,
         kind="run",
         state=status.state.value,
-        ended=status.state.ended or status.state is State.UNKNOWN,
+        ended=status.state.ended or status.state is JobState.UNKNOWN,
         exit_code=status.exit_code,
         why=redact_text(status.why),
         job_ids=run.job_ids,
@@ -143,12 +143,12 @@ def _used(source: Source, usage: Usage | None) -> Used:
     return own if own.source or usage is None else used_by_job(usage)
 
 
-def _lives(entries: Sequence[Entry]) -> list[Life]:
+def _lives(entries: Sequence[AttemptSummary]) -> list[Life]:
     following = [*entries[1:], None]
     return [_life(entry, after) for entry, after in zip(entries, following, strict=False)]
 
 
-def _life(entry: Entry, after: Entry | None) -> Life:
+def _life(entry: AttemptSummary, after: AttemptSummary | None) -> Life:
     attempt = entry.attempt
     return Life(
         number=attempt.number,
@@ -166,7 +166,7 @@ def _life(entry: Entry, after: Entry | None) -> Life:
     )
 
 
-def _lost(entry: Entry, after: Entry | None) -> int:
+def _lost(entry: AttemptSummary, after: AttemptSummary | None) -> int:
     """Steps that nothing was built on."""
     if entry.last_step is None or entry.outcome in ("finished", "running"):
         return 0

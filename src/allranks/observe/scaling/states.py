@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import one_line
 from allranks.observe.scaling.study import DONE, FAILED, QUEUED, RUNNING, WAITING, Point, Study
 from allranks.runs.run import Run
@@ -41,17 +41,17 @@ class Looker:
 
     def _settle(self, point: Point, status: RunStatus) -> None:
         state = status.state
-        if state is State.UNKNOWN and not point.job_id:
+        if state is JobState.UNKNOWN and not point.job_id:
             began = status.attempts > 0  # elsewhere: it may still run there
             point.state, point.why = RUNNING if began else FAILED, one_line(status.why)
             return
-        if state is State.UNKNOWN:
+        if state is JobState.UNKNOWN:
             now = time.monotonic()
             if now - self._unknown.setdefault(point.run, now) > PATIENCE:
                 point.state, point.why = FAILED, "Slurm no longer knows its job."
             return
         self._unknown.pop(point.run, None)
-        if state is State.COMPLETED:
+        if state is JobState.COMPLETED:
             point.state, point.why = DONE, ""
         elif state.ended:
             point.state, point.why = FAILED, failure_text(status)
@@ -74,7 +74,7 @@ def failure_text(status: RunStatus) -> str:
     failure = last.first_failure() if last else None
     if failure is not None:
         return f"rank {failure.rank}: {one_line(failure.error) or failure.how}"
-    state = "" if status.state is State.FAILED else status.state.value
+    state = "" if status.state is JobState.FAILED else status.state.value
     code = f"exit code {status.exit_code}" if status.exit_code else ""
     how = ", ".join(filter(None, (state, code)))
     return ": ".join(filter(None, (how, one_line(status.why) or _last_words(status.run))))

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import amount, clean, clock, span, step_time, value
 from allranks.observe.top.fitted_lines import Piece, cut, fit, wrapped
 from allranks.observe.top.short_numbers import percent
@@ -16,14 +16,14 @@ from allranks.observe.view.model import TIMINGS, Snapshot
 from allranks.schedulers.run_state import RunStatus, elapsed
 
 STATE_COLOURS = {
-    State.RUNNING: "green",
-    State.COMPLETING: "green",
-    State.COMPLETED: "green",
-    State.PENDING: "yellow",
-    State.REQUEUED: "yellow",
-    State.SUSPENDED: "yellow",
-    State.INTERRUPTED: "yellow",
-    State.UNKNOWN: "yellow",
+    JobState.RUNNING: "green",
+    JobState.COMPLETING: "green",
+    JobState.COMPLETED: "green",
+    JobState.PENDING: "yellow",
+    JobState.REQUEUED: "yellow",
+    JobState.SUSPENDED: "yellow",
+    JobState.INTERRUPTED: "yellow",
+    JobState.UNKNOWN: "yellow",
 }
 """All other states are ends that nobody wanted: red."""
 
@@ -223,7 +223,7 @@ def _epoch(epoch: int | None, epochs: int | None) -> str:
 
 def _standing(status: RunStatus) -> str:
     """Why it waits or how it ended; nothing of a run that just runs."""
-    if status.state is State.PENDING:
+    if status.state is JobState.PENDING:
         text = f"waiting: {status.why or 'no reason given yet'}"
         if status.expected_start:
             text += f"; expected to start at {_moment(status.expected_start)}"
@@ -232,7 +232,7 @@ def _standing(status: RunStatus) -> str:
         when = f" at {_moment(status.end)}" if status.end else ""
         code = f", exit code {status.exit_code}" if status.exit_code else ""
         return f"{status.state.value}{when}{code}" + (f": {status.why}" if status.why else "")
-    if status.state is State.UNKNOWN and status.job_id:
+    if status.state is JobState.UNKNOWN and status.job_id:
         return status.why or "Slurm does not know the job any more"
     return status.why
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.model import Snapshot
 from allranks.observe.view.run_source import Source
 from allranks.observe.view.run_view import take
@@ -108,5 +108,5 @@ def _look(source: Source, status: RunStatus) -> Snapshot:
 def _asking(run: Run) -> RunStatus:
     job = run.job_ids[-1] if run.job_ids else ""
     return RunStatus(
-        run, State.UNKNOWN, job, why="Slurm has not answered yet", attempts=len(run.attempts)
+        run, JobState.UNKNOWN, job, why="Slurm has not answered yet", attempts=len(run.attempts)
     )

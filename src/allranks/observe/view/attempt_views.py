@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
 from allranks.runs.attempt import Attempt, attempt_numbers
 from allranks.schedulers.run_state import ENDS, RunStatus
 
-_SPOKEN_FOR = (State.PENDING, State.REQUEUED, State.UNKNOWN)
+_SPOKEN_FOR = (JobState.PENDING, JobState.REQUEUED, JobState.UNKNOWN)
 """States for which a reason is told: why it waits, why nothing is known."""
 
 
@@ -22,7 +22,7 @@ class Lives:
     def __init__(self, run: Path) -> None:
         self._folder = run / "attempts"
         self._known: dict[int, Attempt] = {}
-        self._whole = State.UNKNOWN
+        self._whole = JobState.UNKNOWN
         self._told: dict[str, JobStatus] = {}
 
     def hear(self, status: RunStatus) -> None:
@@ -62,7 +62,7 @@ class Lives:
         latest = max(last, key=lambda task: last[task].number, default="")
         return next(iter(self.running_tasks()), latest)
 
-    def ended_tasks(self) -> dict[str, State]:
+    def ended_tasks(self) -> dict[str, JobState]:
         """The tasks that have begun, ended, and do not go on, and how they ended."""
         states = {task: self._state(life) for task, life in self.last().items()}
         return {task: state for task, state in states.items() if state.ended}
@@ -70,9 +70,9 @@ class Lives:
     def failed_tasks(self) -> list[str]:
         """Those of them that ended otherwise than well."""
         ended = self.ended_tasks().items()
-        return [task for task, state in ended if state is not State.COMPLETED]
+        return [task for task, state in ended if state is not JobState.COMPLETED]
 
-    def _state(self, life: Attempt) -> State:
+    def _state(self, life: Attempt) -> JobState:
         return _state(life, self._told.get(life.array_task), self._whole)
 
 
@@ -101,16 +101,16 @@ def _told_of(status: RunStatus) -> dict[str, JobStatus]:
     return {task.job_id.rpartition("_")[2]: task for task in status.tasks}
 
 
-def _state(life: Attempt, told: JobStatus | None, whole: State) -> State:
+def _state(life: Attempt, told: JobStatus | None, whole: JobState) -> JobState:
     """Of a task, by its last life: how that ended, else what Slurm says of it, or of the whole array."""
     if life.is_over:
-        return ENDS.get(life.outcome, State.FAILED)
+        return ENDS.get(life.outcome, JobState.FAILED)
     return told.state if told else whole
 
 
 def _not_begun(status: RunStatus, told: JobStatus | None) -> RunStatus:
     """A task that no attempt tells of: it waits, or it ended before it could begin."""
-    state = told.state if told else State.PENDING if status.state.active else status.state
+    state = told.state if told else JobState.PENDING if status.state.active else status.state
     return replace(
         status,
         state=state,
@@ -126,7 +126,7 @@ def _not_begun(status: RunStatus, told: JobStatus | None) -> RunStatus:
 
 def _reason(status: RunStatus, told: JobStatus | None) -> str:
     """Why a task waits or is not known; of the whole array only where that has the same state."""
-    if told is not None and told.state is State.PENDING:
+    if told is not None and told.state is JobState.PENDING:
         return pending_reason_text(told.reason).replace("JOBID", told.job_id)
     return "" if status.state.active else status.why
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import AllranksError
 from allranks.observe.check import KEPT
 from allranks.observe.view.model import Remark
@@ -94,7 +94,7 @@ def _was_killed(run: Run, last: Attempt) -> bool:
     """Its end was written by another, or by nobody while no process of it lives here."""
     if last.outcome or run.array:
         return last.outcome == "killed"
-    return folder_status(run).state is State.FAILED
+    return folder_status(run).state is JobState.FAILED
 
 
 def _failure(run: Run, attempt: Attempt, failure: Failure) -> Remark:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.runs.attempt import Failure
-from allranks.runs.attempt_history import Entry, Goodput
+from allranks.runs.attempt_history import AttemptSummary, Goodput
 from allranks.schedulers.run_state import RunStatus
 
 PHASES = ("data", "forward", "backward", "communication", "optimizer", "checkpoint", "other")
@@ -136,7 +136,7 @@ class Snapshot:
     """Seconds of a step by phase (PHASES), the mean over ranks and the last windows."""
     nodes: Sequence[NodeNow] = ()
     ranks: Sequence[RankNow] = ()
-    attempts: Sequence[Entry] = ()
+    attempts: Sequence[AttemptSummary] = ()
     goodput: Goodput | None = None
     error: Failure | None = None
     """The failure that the others most likely follow from, of the last attempt."""

@@ -15,7 +15,7 @@ from allranks.observe.view.script_kind import has_trainer
 from allranks.observe.view.step_phases import phases
 from allranks.observe.view.training_pace import progress
 from allranks.runs.attempt import Failure
-from allranks.runs.attempt_history import goodput, stories
+from allranks.runs.attempt_history import attempt_history, goodput
 from allranks.runs.log_lines import LogLine
 from allranks.runs.merged_logs import read_logs
 from allranks.schedulers.run_state import RunStatus, run_statuses
@@ -41,7 +41,7 @@ def take(source: Source, status: RunStatus | None = None) -> Snapshot:
         status = task_status(status, source.task, lives)
     last = source.last
     nodes = nodes_now(last) if last else []
-    entries = stories(lives, status.is_running)
+    entries = attempt_history(lives, status.is_running)
     error = last.attempt.first_failure() if last else None
     return Snapshot(
         status=status,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.json_numbers import seconds, whole
 from allranks.observe.view.metric_columns import Tables
 from allranks.observe.view.model import Progress
@@ -16,14 +16,14 @@ from allranks.observe.view.run_source import AttemptSource, Source
 from allranks.runs.atomic_files import integer, read_json
 from allranks.runs.attempt import Attempt
 from allranks.runs.jsonl_tail import last_rows
-from allranks.runs.progress_file import Progress as Written
+from allranks.runs.progress_file import AttemptProgress
 from allranks.runs.run_records import environment, plan_time
 from allranks.schedulers.run_state import RunStatus
 
 _RECENT = 20
 """The pace is that of so many windows."""
-_WAITING = (State.PENDING, State.REQUEUED)
-_STILL = (*_WAITING, State.SUSPENDED)
+_WAITING = (JobState.PENDING, JobState.REQUEUED)
+_STILL = (*_WAITING, JobState.SUSPENDED)
 """States in which nobody expects a step."""
 _MISSED, _SILENT = 10, 60.0
 """A training has stopped moving when it missed so many of its lines, and for so many seconds."""
@@ -37,7 +37,7 @@ def progress(source: Source, status: RunStatus, now: float) -> Progress:
     found = pace(source, last.attempt if last else None, status.state, now)
     waits = status.state.ended or status.state in _WAITING
     deadline = None if waits else _deadline(source, last, status)
-    if status.state is State.UNKNOWN and deadline is not None and now > deadline:
+    if status.state is JobState.UNKNOWN and deadline is not None and now > deadline:
         found = replace(found, eta_seconds=None, stalled_seconds=None)  # nobody expects it to live
     return replace(
         found,
@@ -47,7 +47,7 @@ def progress(source: Source, status: RunStatus, now: float) -> Progress:
     )
 
 
-def pace(tables: Tables, attempt: Attempt | None, state: State, now: float) -> Progress:
+def pace(tables: Tables, attempt: Attempt | None, state: JobState, now: float) -> Progress:
     """How far and how fast, from what rank 0 wrote down last: progress.json or the newest metrics.
 
     A few of the last lines of each table are enough.
@@ -70,14 +70,14 @@ def pace(tables: Tables, attempt: Attempt | None, state: State, now: float) -> P
     )
 
 
-def pace_now(folder: Path, attempt: Attempt, state: State) -> Progress:
+def pace_now(folder: Path, attempt: Attempt, state: JobState) -> Progress:
     """The same by one look at the end of the file of metrics, for views of hundreds of runs."""
     tables = Tables()
     tables.add(last_rows(folder / "metrics.jsonl"))
     return pace(tables, attempt, state, time.time())
 
 
-def _position(tables: Tables, written: Written | None) -> tuple[int | None, int | None]:
+def _position(tables: Tables, written: AttemptProgress | None) -> tuple[int | None, int | None]:
     """The step and the epoch."""
     newest = max(
         (columns for columns in (tables.train, tables.epoch, tables.val) if len(columns)),
@@ -91,7 +91,9 @@ def _position(tables: Tables, written: Written | None) -> tuple[int | None, int 
     return step, epoch
 
 
-def _recent_lines(tables: Tables, attempt: Attempt | None, written: Written | None) -> list[_Line]:
+def _recent_lines(
+    tables: Tables, attempt: Attempt | None, written: AttemptProgress | None
+) -> list[_Line]:
     """(time, step) of the last windows of this attempt."""
     began = (written.began if written else None) or seconds(attempt.start if attempt else None)
     times, steps = (tables.train.part(name, -_RECENT) for name in ("time", "step"))
@@ -111,7 +113,7 @@ def _stalled(tables: Tables, lines: list[_Line], now: float) -> float | None:
     return silent if silent > max(_MISSED * median(gaps), _SILENT) else None
 
 
-def _speed(lines: list[_Line], written: Written | None) -> float | None:
+def _speed(lines: list[_Line], written: AttemptProgress | None) -> float | None:
     """Steps a second over the last windows of this attempt; else over all that it tells."""
     if len(lines) > 1:
         (first, a), (final, b) = lines[0], lines[-1]
@@ -122,7 +124,7 @@ def _speed(lines: list[_Line], written: Written | None) -> float | None:
     return None
 
 
-def _saved(source: Source, written: Written | None) -> int | None:
+def _saved(source: Source, written: AttemptProgress | None) -> int | None:
     """The newest checkpoint of this training, also one that an earlier attempt left."""
     fit = written.fit if written else 1
     found = [each.attempt.progress for each in source.attempts.values()]

@@ -10,7 +10,7 @@ from typing import Any
 
 from allranks.observe.view.model import Snapshot
 from allranks.runs.attempt import Failure
-from allranks.runs.attempt_history import Entry, Goodput
+from allranks.runs.attempt_history import AttemptSummary, Goodput
 from allranks.schedulers.run_state import RunStatus
 
 
@@ -80,7 +80,7 @@ def status_record(status: RunStatus) -> dict[str, Any]:
     return {name: json_value(value) for name, value in record.items()}
 
 
-def entry_record(entry: Entry) -> dict[str, Any]:
+def entry_record(entry: AttemptSummary) -> dict[str, Any]:
     """One attempt as ``ps --attempts --json`` shows it."""
     attempt = entry.attempt
     record = {

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import AllranksError, RunNotFoundError, UsageError
 from allranks.observe.view.diagnostics import remarks
 from allranks.observe.view.run_view import take
@@ -29,7 +29,7 @@ from allranks.observe.web.looks import WholePhases, heat_map, plots
 from allranks.observe.web.questions import number_of, query_of, task_of, weight_of
 from allranks.observe.web.rows import Rows
 from allranks.observe.web.slurm_queue import Queue
-from allranks.runs.attempt_history import stories
+from allranks.runs.attempt_history import attempt_history
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus
 
@@ -92,7 +92,7 @@ class Api:
                 found["phases"] = self._phases.of(source)  # of all its steps, not of the last
         shown = snapshot.status if task else status
         if found["tasks"] and not task:
-            entries = stories(run.attempts, status.is_running)
+            entries = attempt_history(run.attempts, status.is_running)
             found["attempts"] = [entry_record(entry) for entry in entries]
         for name in ("loss", "val_loss", "last_lines"):  # the plots and the logs have more of them
             del found[name]
@@ -170,7 +170,7 @@ class Api:
 def _of_interest(status: RunStatus) -> bool:
     """Not one that ended long ago: it would never leave the dashboards."""
     if not status.state.ended:
-        return status.state is not State.UNKNOWN
+        return status.state is not JobState.UNKNOWN
     return status.end is not None and time.time() - status.end.timestamp() < _OVER
 
 

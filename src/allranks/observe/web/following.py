@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.run_source import Source
 from allranks.observe.web.beside import Beside
 from allranks.runs.run import Run
@@ -123,7 +123,7 @@ class States:
 
     def _lasting(self, status: RunStatus) -> float:
         """While it lives, it may change at any moment; else the longer, the longer nothing happens."""
-        over = status.state.ended or status.state is State.UNKNOWN
+        over = status.state.ended or status.state is JobState.UNKNOWN
         if not over or not jobs_of(status.run):
             return _ASKED
         before = self._told.get(status.run.path)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.curve_thinning import Curve
 from allranks.observe.view.json_numbers import real, seconds
 from allranks.observe.view.model import Progress
 from allranks.observe.view.training_pace import pace_now
 from allranks.observe.web.following import States
 from allranks.runs.attempt import Attempt
-from allranks.runs.attempt_history import goodput, stories
+from allranks.runs.attempt_history import attempt_history, goodput
 from allranks.runs.jsonl_tail import JsonlTail
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus
@@ -112,7 +112,7 @@ def _row(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
         return _head(key, run, status) | _course(run, status)
     except _DAMAGED as error:
         why = f"the folder cannot be read: {error}"
-        return _head(key, run, RunStatus(run, State.UNKNOWN, why=why)) | dict.fromkeys(_COURSE)
+        return _head(key, run, RunStatus(run, JobState.UNKNOWN, why=why)) | dict.fromkeys(_COURSE)
 
 
 def _head(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _head(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
 
 def _course(run: Run, status: RunStatus) -> dict[str, Any]:
     """What its attempts tell."""
-    entries = stories(run.attempts, running=status.is_running)
+    entries = attempt_history(run.attempts, running=status.is_running)
     last = entries[-1] if entries else None
     progress = _progress(run, last.attempt if last else None, status.state)
     told = last is not None and last.first_step is not None
@@ -152,7 +152,7 @@ def _course(run: Run, status: RunStatus) -> dict[str, Any]:
     }
 
 
-def _progress(run: Run, last: Attempt | None, state: State) -> Progress:
+def _progress(run: Run, last: Attempt | None, state: JobState) -> Progress:
     """Of a living run as its own page has it; of any other what rank 0 wrote down last is enough."""
     if last is not None and state.active:
         folder = run.path / "tasks" / last.array_task if last.array_task else run.path

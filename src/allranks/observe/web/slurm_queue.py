@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from allranks.cluster.slurm.job_states import State
+from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus
 from allranks.cluster.slurm.jobs import list_jobs
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
@@ -46,7 +46,7 @@ def _ids(job: JobStatus) -> set[str]:
 
 
 def _job(job: JobStatus) -> dict[str, Any]:
-    pending = job.state is State.PENDING
+    pending = job.state is JobState.PENDING
     return {
         "job_id": job.job_id,
         "name": job.name,

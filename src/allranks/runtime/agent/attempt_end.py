@@ -13,7 +13,13 @@ from typing import NamedTuple
 from allranks.errors import NEVER_AGAIN, Interrupted
 from allranks.runs.atomic_files import write_json
 from allranks.runs.attempt import Attempt
-from allranks.runs.attempt_history import NEVER_BEGAN, Entry, attempts_of, fruitless, ledger
+from allranks.runs.attempt_history import (
+    NEVER_BEGAN,
+    AttemptSummary,
+    attempts_of,
+    attempts_without_progress,
+    task_history,
+)
 from allranks.runs.progress_file import note_interrupted
 from allranks.runtime.agent.requeue_policy import Policy
 from allranks.runtime.agent.scontrol_facts import (
@@ -94,13 +100,13 @@ def _write(end: End, decision: Decision) -> None:
     )
 
 
-def _story(attempt: Attempt) -> list[Entry]:
+def _story(attempt: Attempt) -> list[AttemptSummary]:
     """The attempts of this task up to this one."""
     known = attempts_of(attempt.path.parent.parent, attempt.array_task)
-    return ledger([each for each in known if each.number <= attempt.number])
+    return task_history([each for each in known if each.number <= attempt.number])
 
 
-def decide(end: End, entries: list[Entry]) -> Decision:
+def decide(end: End, entries: list[AttemptSummary]) -> Decision:
     """The rules, in their order."""
     cause = _cause(end)
     if cause == CANCELLED:
@@ -129,9 +135,9 @@ def _cause(end: End) -> str:
     return end.job.ended_by or (CANCELLED if end.told else "")
 
 
-def _go_on(end: End, entries: list[Entry], outcome: str, why: str) -> Decision:
+def _go_on(end: End, entries: list[AttemptSummary], outcome: str, why: str) -> Decision:
     """Once more through the queue, while that is allowed and gets the model further."""
-    policy, count, idle = end.policy, len(entries), fruitless(entries)
+    policy, count, idle = end.policy, len(entries), attempts_without_progress(entries)
     code = end.code or Interrupted.GO_ON
     if not policy.requeue:
         text = f"{why} It has not finished; go on with: allranks resume {end.run.name}"
@@ -150,9 +156,9 @@ def _go_on(end: End, entries: list[Entry], outcome: str, why: str) -> Decision:
     return Decision("resubmit", 0, outcome, f"{why} It goes on in a new job{saved}.")
 
 
-def _crashed(end: End, entries: list[Entry]) -> Decision:
+def _crashed(end: End, entries: list[AttemptSummary]) -> Decision:
     """Ranks that failed by themselves."""
-    code, allowed, idle = end.code, end.policy.restarts, fruitless(entries)
+    code, allowed, idle = end.code, end.policy.restarts, attempts_without_progress(entries)
     failed = f"It failed with exit code {code}"
     done, tells = _restarts(entries[:-1]), end.attempt.progress is not None
     if end.unstarted:
@@ -171,7 +177,7 @@ def _crashed(end: End, entries: list[Entry]) -> Decision:
     return Decision("stop", code, "failed", text)
 
 
-def _restarts(earlier: list[Entry]) -> int:
+def _restarts(earlier: list[AttemptSummary]) -> int:
     """How many restarts led to this attempt; a job that only took other nodes does not begin anew."""
     count = 0
     for entry in reversed(earlier):
@@ -192,7 +198,7 @@ def _last(end: End, count: int) -> str:
     )
 
 
-def _saved(entries: list[Entry]) -> str:
+def _saved(entries: list[AttemptSummary]) -> str:
     step = max((one.kept_step for one in entries if one.kept_step is not None), default=None)
     return "" if step is None else f" (saved at step {step})"
 

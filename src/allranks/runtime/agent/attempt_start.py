@@ -13,7 +13,7 @@ from pathlib import Path
 from allranks.errors import Interrupted
 from allranks.runs.atomic_files import write_json, write_text
 from allranks.runs.attempt import Attempt
-from allranks.runs.attempt_history import attempts_of, fruitless, ledger
+from allranks.runs.attempt_history import attempts_of, attempts_without_progress, task_history
 from allranks.runs.run import RESUBMITTED
 from allranks.runtime.agent.requeue_policy import Policy
 from allranks.runtime.agent.scontrol_facts import lost_nodes
@@ -66,7 +66,7 @@ def _too_often(attempt: Attempt, policy: Policy, earlier: list[Attempt]) -> str:
         return ""  # a user has submitted it
     if len(earlier) >= policy.max_attempts:
         return f"{len(earlier)} attempts were made, as many as --max-attempts allows: it stops."
-    idle = fruitless(ledger([Attempt.open(each.path) for each in earlier]))
+    idle = attempts_without_progress(task_history([Attempt.open(each.path) for each in earlier]))
     if idle >= policy.max_fruitless:
         return f"{idle} attempts in a row left no newer checkpoint (--max-fruitless): it stops."
     return ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import attempts_of
-from allranks.runs.progress_file import Progress, note_interrupted, own_attempt
+from allranks.runs.progress_file import AttemptProgress, note_interrupted, own_attempt
 
 _EVERY = 15.0
 """Seconds between two notes of the step."""
@@ -60,7 +60,7 @@ class Notes:
         if self._attempt is None:
             return
         with self._lock:
-            known = Progress.read(self._attempt) or Progress(began=time.time())
+            known = AttemptProgress.read(self._attempt) or AttemptProgress(began=time.time())
             self._try(lambda path: replace(known, **changed).write(path))
 
     def stepped(self, step: int) -> None:
@@ -88,7 +88,7 @@ class Notes:
 
     def began_later(self, steps: int) -> None:
         """The attempt began so many steps later than it was noted."""
-        known = Progress.read(self._attempt) if self._attempt is not None else None
+        known = AttemptProgress.read(self._attempt) if self._attempt is not None else None
         if known is not None:
             self.note(first_step=known.first_step + steps)
 

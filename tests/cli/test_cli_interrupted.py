@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from allranks.cli.following import say_end
-from allranks.cluster.slurm import JobState, JobStatus
+from allranks.cluster.slurm.job_states import JobState
+from allranks.cluster.slurm.job_status import JobStatus
 from allranks.runs.run import Run
 from allranks.runtime.agent.first_error import summary
 from allranks.schedulers import run_state as module

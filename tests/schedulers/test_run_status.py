@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm import JobState, JobStatus
+from allranks.cluster.slurm.job_states import JobState
+from allranks.cluster.slurm.job_status import JobStatus
 from allranks.errors import AllranksError, JobError
 from allranks.runs import atomic_files as files
 from allranks.runs.run import Run

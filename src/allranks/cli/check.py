@@ -47,7 +47,7 @@ def check(signal: str | None, as_json: bool, **parameters: Any) -> None:
 
 def _has_slurm() -> bool:
     """Whether there is a cluster that answers."""
-    from allranks.cluster.slurm import run_slurm
+    from allranks.cluster.slurm.commands import run_slurm
     from allranks.errors import MissingDependencyError, SlurmError
 
     try:

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from allranks.cluster.slurm.job_states import JobState
+from allranks.cluster.slurm.job_states import OUTCOMES, JobState
 from allranks.cluster.slurm.job_status import JobStatus, summarise
 from allranks.cluster.slurm.jobs import job_status
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
@@ -18,15 +18,6 @@ from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
 from allranks.runs.run_process import Home, home_of, last_sign
 
-ENDS = {
-    "finished": JobState.COMPLETED,
-    "interrupted": JobState.INTERRUPTED,
-    "cancelled": JobState.CANCELLED,
-    "timed out": JobState.TIMEOUT,
-    "preempted": JobState.PREEMPTED,
-    "node lost": JobState.NODE_FAIL,
-}
-"""The state of what ended with such an outcome; any other end is a failure."""
 _FRESH = 120.0
 """Seconds for which a run on another machine is believed to live after it has written anything."""
 
@@ -192,7 +183,7 @@ def _folder_status(folder: _Folder, around: JobStatus | None) -> RunStatus:
     state, why, end = JobState.UNKNOWN, _reason(last), last.end
     worst = _worst(run, last)
     if worst is not None:
-        state = ENDS.get(worst.outcome, JobState.FAILED)
+        state = OUTCOMES.get(worst.outcome, JobState.FAILED)
     elif run.scheduler == "local":
         state, told = _without_end(folder.home, run.path, last, around)
         why = why or told
@@ -238,7 +229,7 @@ def _in_other_words(folder: _Folder, state: JobState) -> JobState:
     last = folder.last
     if state is not JobState.FAILED or folder.is_array or last is None or last.followed:
         return state
-    known = ENDS.get(last.outcome, state) if last.job_id == folder.jobs[-1] else state
+    known = OUTCOMES.get(last.outcome, state) if last.job_id == folder.jobs[-1] else state
     return state if known is JobState.COMPLETED else known
 
 
@@ -256,4 +247,4 @@ def _worst(run: Run, last: Attempt) -> Attempt | None:
     lives = [*tasks.values()] or [last]
     if not all(one.is_over for one in lives):
         return None
-    return max(lives, key=lambda one: (one.outcome not in ENDS, one.exit_code or 0))
+    return max(lives, key=lambda one: (one.outcome not in OUTCOMES, one.exit_code or 0))

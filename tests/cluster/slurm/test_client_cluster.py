@@ -12,19 +12,14 @@ from typing import Any
 import pytest
 
 from allranks.cluster.sandbox.testing import sandbox_for_tests
-from allranks.cluster.slurm import (
-    JobState,
-    JobStatus,
-    cancel,
-    cluster_version,
-    job_status,
-    list_jobs,
-    pending_reason_text,
-    requeue,
-    submit,
-)
 from allranks.cluster.slurm.accounting import job_usage
+from allranks.cluster.slurm.commands import cluster_version
+from allranks.cluster.slurm.job_states import JobState
+from allranks.cluster.slurm.job_status import JobStatus
 from allranks.cluster.slurm.job_usage import Usage
+from allranks.cluster.slurm.jobs import cancel, job_status, list_jobs, requeue
+from allranks.cluster.slurm.pending_reasons import pending_reason_text
+from allranks.cluster.slurm.submission import submit
 from allranks.errors import MissingDependencyError, SlurmError
 from command_rig import runner, until
 
@@ -214,7 +209,7 @@ def test_nested_submit(env: Env, script: Callable[[str], Path], tmp_path: Path) 
     )
     outer = script(
         "export RANK=1\n"
-        f"srun -n1 {sys.executable} -c 'from allranks.cluster.slurm import submit; "
+        f"srun -n1 {sys.executable} -c 'from allranks.cluster.slurm.submission import submit; "
         f'print(submit("{inner}", options=["-n1"], cwd="{tmp_path}"))\' > id.txt'
     )
     options = ["-N2", "-n2", "--gres=gpu:1", "--mem=500"]

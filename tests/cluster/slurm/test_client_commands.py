@@ -9,17 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm import (
-    cancel,
-    clean_environment,
-    cluster_version,
-    job_status,
-    run_slurm,
-    submit,
-)
+from allranks.cluster.slurm.commands import cluster_version, run_slurm
 from allranks.cluster.slurm.job_states import JobState
-from allranks.cluster.slurm.submission import read_job_id
-from allranks.cluster.slurm.submit_environment import query_environment
+from allranks.cluster.slurm.jobs import cancel, job_status
+from allranks.cluster.slurm.submission import read_job_id, submit
+from allranks.cluster.slurm.submit_environment import clean_environment, query_environment
 from allranks.errors import MissingDependencyError, SlurmError, UsageError
 
 Fake = Callable[[str, str], None]

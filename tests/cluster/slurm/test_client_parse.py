@@ -6,7 +6,13 @@ from datetime import datetime, timezone
 
 import pytest
 
-from allranks.cluster.slurm.job_states import SUMMARY, WORDS, JobState, read_state
+from allranks.cluster.slurm.job_states import (
+    PRECEDENCE,
+    SLURM_STATES,
+    JobState,
+    parse_state,
+    parse_states,
+)
 from allranks.cluster.slurm.job_status import JobStatus, parse_sacct, parse_squeue, summarise
 from allranks.cluster.slurm.pending_reasons import REASONS, pending_reason_text
 
@@ -116,11 +122,17 @@ def test_arrays_as_a_whole(states: str, whole: JobState, code: int | None) -> No
 
 
 def test_words_of_states() -> None:
-    assert read_state("CANCELLED by 1000") is JobState.CANCELLED
-    assert read_state("CANCELLED+") is JobState.CANCELLED
-    assert read_state("") is read_state("SOMETHING_NEW") is JobState.UNKNOWN
+    assert parse_state("CANCELLED by 1000") is JobState.CANCELLED
+    assert parse_state("CANCELLED+") is JobState.CANCELLED
+    assert parse_state("") is parse_state("SOMETHING_NEW") is JobState.UNKNOWN
     ours = {JobState.INTERRUPTED}  # told by a run's own folder, never by Slurm
-    assert set(WORDS.values()) | {JobState.UNKNOWN} == set(JobState) - ours == set(SUMMARY)
+    assert {parse_state(word) for word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED")} == {
+        JobState.NODE_FAIL
+    }
+    assert parse_states("TIMEOUT,COMPLETING") == [JobState.TIMEOUT, JobState.COMPLETING]
+    assert (
+        set(SLURM_STATES.values()) | {JobState.UNKNOWN} == set(JobState) - ours == set(PRECEDENCE)
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,3 +152,20 @@ def test_words_of_states() -> None:
 def test_reasons_in_words(reason: str, part: str) -> None:
     assert part in pending_reason_text(reason)
     assert len(REASONS) >= 40
+
+
+def test_an_end_is_the_jobs_own_or_from_outside() -> None:
+    assert [state for state in JobState if state.ended and not state.terminated] == [
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.INTERRUPTED,
+        JobState.OUT_OF_MEMORY,
+    ]
+    assert [state.outcome for state in JobState if state.terminated] == [
+        "cancelled",
+        "timed out",
+        "preempted",
+        "node lost",
+    ]
+    assert JobState.OUT_OF_MEMORY.outcome == "failed"
+    assert JobState.RUNNING.outcome == JobState.UNKNOWN.outcome == ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.slurm import JobState
+from allranks.cluster.slurm.job_states import JobState
 from allranks.runs.progress_file import AttemptProgress
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import folder_status

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from allranks.cluster.slurm.commands import query
 from allranks.cluster.slurm.controller_records import remembered
-from allranks.cluster.slurm.job_states import read_state
+from allranks.cluster.slurm.job_states import parse_state
 from allranks.cluster.slurm.job_status import code_and_signal, moment, shell_code, time_limit
 from allranks.cluster.slurm.job_usage import Step, Usage, joined
 from allranks.cluster.slurm.jobs import checked_ids
@@ -124,7 +124,7 @@ def _step(row: Row) -> Step:
     return Step(
         step_id=row["JobID"],
         name=row["JobName"],
-        state=read_state(row["State"]),
+        state=parse_state(row["State"]),
         start=moment(row["Start"]),
         end=moment(row["End"]),
         seconds=count(row["ElapsedRaw"]) or 0.0,
@@ -141,7 +141,7 @@ def _step(row: Row) -> Step:
 
 
 def _job(row: Row, steps: list[Step]) -> Usage:
-    state = read_state(row["State"])
+    state = parse_state(row["State"])
     got = tres(row["AllocTRES"] or row["ReqTRES"])
     seconds = count(row["ElapsedRaw"]) or 0.0
     own = [step for step in steps if not step.step_id.endswith((".batch", ".extern"))]

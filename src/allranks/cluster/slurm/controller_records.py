@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from allranks.cluster.slurm.commands import query
-from allranks.cluster.slurm.job_states import read_state
+from allranks.cluster.slurm.job_states import parse_state
 from allranks.cluster.slurm.job_status import code_and_signal, moment, shell_code, time_limit
 from allranks.cluster.slurm.job_usage import Usage
 from allranks.cluster.slurm.tres import count, gpus, requested_type, size, spent_seconds, tres
@@ -38,7 +38,7 @@ def fields(line: str) -> dict[str, str]:
 
 
 def _usage(about: Mapping[str, str]) -> Usage:
-    state = read_state(about.get("JobState", ""))
+    state = parse_state(about.get("JobState", ""))
     got = tres(about.get("AllocTRES") or about.get("TRES") or about.get("ReqTRES") or "")
     seconds = spent_seconds(about.get("RunTime", "")) or 0.0
     return Usage(

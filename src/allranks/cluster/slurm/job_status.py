@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from allranks.cluster.slurm.job_states import SUMMARY, JobState, read_state
+from allranks.cluster.slurm.job_states import PRECEDENCE, JobState, parse_state
 from allranks.cluster.slurm.pending_reasons import REASONS
 from allranks.core.units import parse_time
 from allranks.errors import UsageError
@@ -115,7 +115,7 @@ def parse_sacct(text: str) -> Iterator[JobStatus]:
 def summarise(job_id: str, tasks: Iterable[JobStatus]) -> JobStatus:
     """An array or heterogeneous job as one: running while any task runs, failed when one failed."""
     parts = tuple(tasks)
-    lead = min(parts, key=lambda task: SUMMARY.index(task.state))
+    lead = min(parts, key=lambda task: PRECEDENCE.index(task.state))
     ended = lead.state.ended
     codes = [task.exit_code for task in parts if task.exit_code]
     return replace(
@@ -135,8 +135,8 @@ def _status(
     job: str, raw: str, word: str, reason: str, code: tuple[int, int], start: str, end: str,
     limit: str, nodes: str, partition: str, user: str, name: str, restarts: int,
 ) -> JobStatus:  # fmt: skip
-    state = read_state(word)
-    waiting = state in (JobState.PENDING, JobState.REQUEUED)
+    state = parse_state(word)
+    waiting = state.waiting
     return JobStatus(
         job_id=job,
         raw_id=raw,
@@ -158,7 +158,7 @@ def _status(
 
 def _reason(state: JobState, reason: str) -> str:
     """Slurm keeps the reason a job once waited for; after its end that misleads."""
-    if state in (JobState.PENDING, JobState.REQUEUED):
+    if state.waiting:
         return reason
     stale = reason in REASONS and reason not in _FATAL_REASONS
     return "" if stale or reason in _NOTHING else reason

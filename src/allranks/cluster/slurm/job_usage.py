@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from allranks.cluster.slurm.job_states import SUMMARY, JobState
+from allranks.cluster.slurm.job_states import PRECEDENCE, JobState
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def joined(job_id: str, parts: Sequence[Usage]) -> Usage:
     The tasks of an array each ask for the same, so the whole asks for what one does and keeps busy what
     one did in the mean; the parts of a heterogeneous job run side by side and add up.
     """
-    lead = min(parts, key=lambda part: SUMMARY.index(part.state))
+    lead = min(parts, key=lambda part: PRECEDENCE.index(part.state))
     whole = replace(
         lead,
         job_id=job_id,

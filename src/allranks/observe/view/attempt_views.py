@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from allranks.cluster.slurm.job_states import JobState
+from allranks.cluster.slurm.job_states import OUTCOMES, JobState
 from allranks.cluster.slurm.job_status import JobStatus
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
 from allranks.runs.attempt import Attempt, attempt_numbers
-from allranks.schedulers.run_state import ENDS, RunStatus
+from allranks.schedulers.run_state import RunStatus
 
 _SPOKEN_FOR = (JobState.PENDING, JobState.REQUEUED, JobState.UNKNOWN)
 """States for which a reason is told: why it waits, why nothing is known."""
@@ -104,7 +104,7 @@ def _told_of(status: RunStatus) -> dict[str, JobStatus]:
 def _state(life: Attempt, told: JobStatus | None, whole: JobState) -> JobState:
     """Of a task, by its last life: how that ended, else what Slurm says of it, or of the whole array."""
     if life.is_over:
-        return ENDS.get(life.outcome, JobState.FAILED)
+        return OUTCOMES.get(life.outcome, JobState.FAILED)
     return told.state if told else whole
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from monitor_rig import make_run
+from view_rig import make_run
 
 WATCH = """
 window.drawn = {};

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks.observe.scaling.study import DONE, FAILED, Point, Study
+from allranks.observe.scaling.study_file import DONE, FAILED, Point, Study
 from allranks.runs.run import Run
 
 WARM = 3

@@ -13,11 +13,11 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from allranks.observe.web.app import make_app
 from allranks.observe.web.catalogue import Catalogue
 from allranks.observe.web.serve import Address, listen
+from allranks.observe.web.web_app import make_app
 from allranks.runs.run import Run
-from monitor_rig import make_run
+from view_rig import make_run
 
 TOKEN = "the-token-of-the-tests"
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from allranks.observe.check.check_report import advice, table
-from allranks.observe.check.signal_check import Found, RankFound, early_signal
+from allranks.observe.check.signal_check import RankSignals, SignalCheckResult, early_signal
 from command_rig import Allranks
 
 
@@ -34,9 +34,9 @@ def test_a_signal_that_is_none_is_told(allranks: Allranks) -> None:
 
 
 def test_what_did_not_arrive_is_told_with_what_to_do() -> None:
-    there = RankFound(0, "node1", 100.0, 160.0, {"SIGUSR1": 130.0, "SIGTERM": 140.0}, 2)
-    deaf = RankFound(1, "node2", 100.0, 160.0, {"SIGTERM": 140.0}, 1)
-    found = Found("job 7", "mpirun", ["SIGUSR1", "SIGTERM"], [there, deaf])
+    there = RankSignals(0, "node1", 100.0, 160.0, {"SIGUSR1": 130.0, "SIGTERM": 140.0}, 2)
+    deaf = RankSignals(1, "node2", 100.0, 160.0, {"SIGTERM": 140.0}, 1)
+    found = SignalCheckResult("job 7", "mpirun", ["SIGUSR1", "SIGTERM"], [there, deaf])
     assert not found.ok
     rows = table(found)
     assert "30 s before the end" in rows[1]
@@ -45,9 +45,14 @@ def test_what_did_not_arrive_is_told_with_what_to_do() -> None:
     assert "SIGUSR1 did not reach rank 1." in said
     assert "--signal B:USR1@120" in said
     assert "Processes beside rank 1 died of a signal" in said
-    late = RankFound(1, "node2", 135.0, 160.0, {"SIGTERM": 140.0}, 2)
-    said = "\n".join(advice(Found("job 7", "srun", ["SIGUSR1", "SIGTERM"], [there, late])))
+    late = RankSignals(1, "node2", 135.0, 160.0, {"SIGTERM": 140.0}, 2)
+    said = "\n".join(
+        advice(SignalCheckResult("job 7", "srun", ["SIGUSR1", "SIGTERM"], [there, late]))
+    )
     assert "Rank 1 started after it was sent. Give the job more time: --time 3m." in said
-    good = Found("job 7", "srun", ["SIGUSR1"], [there])
+    good = SignalCheckResult("job 7", "srun", ["SIGUSR1"], [there])
     assert advice(good) == ["Every signal reached the rank in job 7."]
-    assert "did not start" in advice(Found("job 7", "srun", ["SIGUSR1"], [RankFound(0)]))[0]
+    assert (
+        "did not start"
+        in advice(SignalCheckResult("job 7", "srun", ["SIGUSR1"], [RankSignals(0)]))[0]
+    )

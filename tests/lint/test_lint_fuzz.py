@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from allranks.lint.engine import BROKEN, Report, lint_text
+from allranks.lint.engine import BROKEN, LintReport, lint_text
 from allranks.lint.explain import explain
 from allranks.lint.fixes import fixed_text
 from allranks.lint.registry import all_rules
@@ -26,7 +26,7 @@ ODD = [
 ]  # fmt: skip
 
 
-def _survives(text: str) -> Report:
+def _survives(text: str) -> LintReport:
     report = lint_text("job.sh", text)
     assert not [each.message for each in report.findings if each.rule == BROKEN]
     for each in report.findings:

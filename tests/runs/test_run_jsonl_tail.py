@@ -217,15 +217,15 @@ def test_what_cannot_be_read_now_is_there_later(tmp_path: Path, flaky: list[bool
 
 
 def test_a_follower_loses_no_line_to_a_read_that_fails(tmp_path: Path, flaky: list[bool]) -> None:
-    from allranks.observe.view.run_source import Source
-    from allranks.observe.view.sampled_lines import Sampled
+    from allranks.observe.view.run_source import RunSource
+    from allranks.observe.view.sampled_lines import EvenSamples
     from allranks.runs.run import Run
 
     (tmp_path / "run.json").write_text("{}")
-    source = Source(Run(tmp_path))
+    source = RunSource(Run(tmp_path))
     lines = [{"kind": "train", "step": step, "time": step, "train_loss": 1.0} for step in (1, 2, 3)]
     metrics = JsonlTail(tmp_path / "metrics.jsonl")
-    sampled = Sampled(metrics, lambda row: array("f", [row["step"]]))
+    sampled = EvenSamples(metrics, lambda row: array("f", [row["step"]]))
     _write(metrics.path, lines[0])
     source.refresh()
     _write(metrics.path, lines[1])

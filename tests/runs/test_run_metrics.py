@@ -11,7 +11,7 @@ import pytest
 import allranks
 from allranks.errors import MissingDependencyError, RunNotFoundError, UsageError
 from allranks.runs import Run
-from monitor_rig import make_run
+from view_rig import make_run
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from allranks.runs.run_process import note_process
 from allranks.schedulers.cancellation import end_run
 from allranks.schedulers.resume_run import check_resumable
 from allranks.schedulers.run_state import RunStatus, elapsed, folder_status, jobs_of, run_statuses
-from monitor_rig import make_array, make_run
+from view_rig import make_array, make_run
 
 
 @pytest.fixture

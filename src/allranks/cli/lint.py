@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from allranks.cluster.sites.model import Site
-    from allranks.lint.engine import Report, Settings
+    from allranks.lint.engine import LintReport, Settings
 
 
 @click.command()
@@ -85,13 +85,13 @@ def lint(
     return 1 if worst is not None and worst >= Severity.of(severity) else 0
 
 
-def _lint(files: tuple[Path, ...], settings: Settings) -> Report:
-    from allranks.lint.engine import Report, lint_source
+def _lint(files: tuple[Path, ...], settings: Settings) -> LintReport:
+    from allranks.lint.engine import LintReport, lint_source
     from allranks.lint.engine import lint as lint_paths
     from allranks.lint.source import Source
 
     if files == (Path("-"),):
-        report = Report()
+        report = LintReport()
         lint_source(Source("<stdin>", sys.stdin.read()), settings, report)
         return report
     return lint_paths(files, settings)
@@ -116,7 +116,7 @@ def _has_shellcheck() -> bool:
     return shutil.which("shellcheck") is not None
 
 
-def _show(report: Report, form: str | None) -> None:
+def _show(report: LintReport, form: str | None) -> None:
     from allranks.lint.show import Painter, show, summary
 
     if form is not None:
@@ -130,14 +130,16 @@ def _show(report: Report, form: str | None) -> None:
     click.echo(summary(report.findings, len(report.sources), paint))
 
 
-def _explain(report: Report) -> int:
+def _explain(report: LintReport) -> int:
     from allranks.lint.explain import explain
 
     click.echo("\n\n".join(explain(job) for job in report.jobs))
     return 0
 
 
-def _mend(report: Report, files: tuple[Path, ...], settings: Settings, write: bool) -> Report:
+def _mend(
+    report: LintReport, files: tuple[Path, ...], settings: Settings, write: bool
+) -> LintReport:
     from allranks.lint.fixes import apply_fixes, diff_of
 
     for path, old, new in apply_fixes(report, write=write):

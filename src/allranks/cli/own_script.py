@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from allranks.lint.engine import Report
+    from allranks.lint.engine import LintReport
 
 
 def submit_script(
@@ -44,14 +44,14 @@ def submit_script(
         raise click.exceptions.Exit(follow_run(run))
 
 
-def _linted(script: Path, site: str | None) -> Report:
+def _linted(script: Path, site: str | None) -> LintReport:
     from allranks.cli.lint import find_site_for
     from allranks.lint.engine import Settings, lint
 
     return lint([script], Settings(site=find_site_for(site)))
 
 
-def _tell_findings(script: Path, report: Report) -> int:
+def _tell_findings(script: Path, report: LintReport) -> int:
     """Warnings and errors with their lines, and the changes that are safe to make; counts the errors."""
     import sys
 

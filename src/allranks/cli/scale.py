@@ -13,7 +13,7 @@ from allranks.cli.study_options import ScaleCommand, study_options
 
 if TYPE_CHECKING:
     from allranks.observe.scaling.analysis import Analysis
-    from allranks.observe.scaling.study import Study
+    from allranks.observe.scaling.study_file import Study
 
 
 @click.command(cls=ScaleCommand)
@@ -31,7 +31,7 @@ def scale(**parameters: Any) -> None:
         allranks scale --show last
     """
     from allranks.observe.scaling.holding import held
-    from allranks.observe.scaling.study import find_study
+    from allranks.observe.scaling.study_file import find_study
 
     if parameters["command"] and (parameters["show"] or parameters["resume"]):
         raise click.UsageError("A study knows its script: --show and --resume take no other words.")
@@ -54,7 +54,7 @@ def scale(**parameters: Any) -> None:
 def _usual() -> Path | None:
     """Where a study is found by its name; None where a fault in the job file hides that."""
     from allranks.errors import AllranksError
-    from allranks.observe.scaling.study import usual_root
+    from allranks.observe.scaling.study_file import usual_root
 
     try:
         return usual_root()
@@ -134,7 +134,7 @@ def _tell(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> i
     import json
 
     from allranks.observe.scaling.results import PAGE, result
-    from allranks.observe.scaling.table import terminal_table
+    from allranks.observe.scaling.study_table import terminal_table
 
     failed = any(row.problems for row in found.rows)
     if as_json:
@@ -160,7 +160,7 @@ def _plan_text(study: Study) -> str:
 
 def _width() -> int:
     """Of the table: as a file it has 80 columns."""
-    from allranks.observe.scaling.table import WIDEST, WIDTH
+    from allranks.observe.scaling.study_table import WIDEST, WIDTH
 
     return min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else WIDTH
 

@@ -44,7 +44,7 @@ def top(run: str, task: str | None, every: float, once: bool, as_json: bool) -> 
 
         click.echo(json.dumps(plain(look(found, chosen)), indent=2))
         return
-    from allranks.observe.top.app import live, page, watch
+    from allranks.observe.top.live_view import live, page, watch
     from allranks.observe.top.watcher import look
 
     if once or not live():

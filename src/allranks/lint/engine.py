@@ -43,7 +43,7 @@ class Settings:
 
 
 @dataclass
-class Report:
+class LintReport:
     """What was found, and in what."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -71,17 +71,17 @@ def rule_names(words: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def lint(paths: Sequence[Path], settings: Settings) -> Report:
+def lint(paths: Sequence[Path], settings: Settings) -> LintReport:
     """Every file, and every job script in the folders."""
-    report = Report()
+    report = LintReport()
     for path in _files(paths):
         lint_source(read_source(path), settings, report)
     return _sorted(report)
 
 
-def lint_text(name: str, text: str, settings: Settings | None = None) -> Report:
+def lint_text(name: str, text: str, settings: Settings | None = None) -> LintReport:
     """One text, read from elsewhere."""
-    report = Report()
+    report = LintReport()
     lint_source(Source(name, text), settings or Settings(), report)
     return _sorted(report)
 
@@ -96,7 +96,7 @@ def read_source(path: Path) -> Source:
         raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
 
 
-def lint_source(source: Source, settings: Settings, report: Report) -> None:
+def lint_source(source: Source, settings: Settings, report: LintReport) -> None:
     """Adds what is found in one text."""
     report.sources.append(source)
     found: list[Finding] = []
@@ -111,7 +111,7 @@ def lint_source(source: Source, settings: Settings, report: Report) -> None:
     report.findings += [each for each in kept if not _switched_off(each)]
 
 
-def _script(source: Source, settings: Settings, report: Report) -> Iterator[Finding]:
+def _script(source: Source, settings: Settings, report: LintReport) -> Iterator[Finding]:
     try:
         job = JobScript(source, site=settings.site)
     except Exception as error:  # noqa: BLE001
@@ -147,7 +147,7 @@ def _job(job: JobScript, source: Source) -> Iterator[Finding]:
         yield replace(each, severity=WARNING) if unsure and each.severity == ERROR else each
 
 
-def _submitted(job: JobScript, settings: Settings, report: Report) -> Iterator[Finding]:
+def _submitted(job: JobScript, settings: Settings, report: LintReport) -> Iterator[Finding]:
     """The job scripts that a script writes and hands to sbatch."""
     for written, _ in job.trace.submissions[:8]:
         try:
@@ -248,7 +248,7 @@ def _is_job(path: Path) -> bool:
         return False
 
 
-def _sorted(report: Report) -> Report:
+def _sorted(report: LintReport) -> LintReport:
     order = {source.name: index for index, source in enumerate(report.sources)}
     report.findings.sort(
         key=lambda each: (

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from allranks.errors import UsageError
-from allranks.lint.engine import Report
+from allranks.lint.engine import LintReport
 from allranks.lint.finding import Edit, Finding
 from allranks.lint.source import Source
 
 
-def apply_fixes(report: Report, *, write: bool) -> Iterator[tuple[str, str, str]]:
+def apply_fixes(report: LintReport, *, write: bool) -> Iterator[tuple[str, str, str]]:
     """Name, old and new text of every file that changes; written back when asked for."""
     for source, findings in _by_file(report):
         new = fixed_text(source, findings)
@@ -44,7 +44,7 @@ def diff_of(name: str, old: str, new: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def _by_file(report: Report) -> Iterator[tuple[Source, list[Finding]]]:
+def _by_file(report: LintReport) -> Iterator[tuple[Source, list[Finding]]]:
     groups: dict[str, tuple[Source, list[Finding]]] = {}
     for finding in report.findings:
         if finding.fix and all(edit.span.source is finding.source for edit in finding.fix):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from allranks._version import __version__
-from allranks.lint.engine import Report
+from allranks.lint.engine import LintReport
 from allranks.lint.finding import Finding, Severity
 from allranks.lint.registry import all_rules
 from allranks.lint.source import Span
 
 
-def as_json(report: Report) -> str:
+def as_json(report: LintReport) -> str:
     """A list of findings, each with its place and its changes."""
     return json.dumps([_record(each) for each in report.findings], indent=2)
 
@@ -38,7 +38,7 @@ def _place(span: Span) -> dict[str, int]:
     return {"line": span.line, "column": span.column, "end_line": last, "end_column": end}
 
 
-def as_sarif(report: Report) -> str:
+def as_sarif(report: LintReport) -> str:
     """SARIF 2.1.0, as code-scanning services read it."""
     run = {
         "tool": {"driver": {"name": "allranks lint", "version": __version__, "rules": _rules()}},
@@ -92,7 +92,7 @@ def _location(span: Span) -> dict[str, Any]:
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
 
-def as_github(report: Report) -> str:
+def as_github(report: LintReport) -> str:
     """One workflow command for each finding."""
     return "\n".join(_annotation(each) for each in report.findings)
 
@@ -113,7 +113,7 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-FORMATS: dict[str, Callable[[Report], str]] = {
+FORMATS: dict[str, Callable[[LintReport], str]] = {
     "json": as_json,
     "sarif": as_sarif,
     "github": as_github,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from allranks.core.plots import Line, line_plot
+from allranks.core.plots import LineSeries, line_plot
 from allranks.runs.fit_boundaries import Fits
 
 Point = tuple[float, float]
@@ -47,9 +47,9 @@ def read_losses(path: Path) -> dict[str, list[Point]]:
     return lines
 
 
-def _line(name: str, points: Sequence[Point]) -> Line:
+def _line(name: str, points: Sequence[Point]) -> LineSeries:
     kept = _thinned(points)
-    return Line(name.replace("_", " "), [x for x, _ in kept], [y for _, y in kept])
+    return LineSeries(name.replace("_", " "), [x for x, _ in kept], [y for _, y in kept])
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from allranks.core.plots import Line, bar_plot, heat_plot, line_plot
+from allranks.core.plots import LineSeries, bar_plot, heat_plot, line_plot
 from allranks.core.plots.png import png
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -31,8 +31,8 @@ def texts(root: ElementTree.Element) -> list[str]:
 
 def small() -> str:
     lines = [
-        Line("train loss", [10, 20, 30, 40], [2.0, None, 1.0, 0.5]),
-        Line("val loss", [20, 40], [1.5, 0.75], dashed=True, points=True),
+        LineSeries("train loss", [10, 20, 30, 40], [2.0, None, 1.0, 0.5]),
+        LineSeries("val loss", [20, 40], [1.5, 0.75], dashed=True, points=True),
     ]
     return line_plot(lines, x="step", y="mean over samples", title="Loss", width=400, height=240)
 
@@ -50,7 +50,9 @@ def test_gaps_cut_a_line_and_a_lone_value_is_a_point() -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda: line_plot([Line(HOSTILE, [1, 2], [1, 2], colour='"red')] * 2, x=HOSTILE, y=HOSTILE, title=HOSTILE),
+        lambda: line_plot(
+            [LineSeries(HOSTILE, [1, 2], [1, 2], colour='"red')] * 2, x=HOSTILE, y=HOSTILE, title=HOSTILE
+        ),
         lambda: bar_plot([HOSTILE], {HOSTILE: [1], "b": [2]}, x=HOSTILE, y=HOSTILE, title=HOSTILE),
         lambda: heat_plot([HOSTILE], [0.0], [[1.0]], low=0, high=1, unit=HOSTILE, title=HOSTILE),
     ],
@@ -67,9 +69,9 @@ def test_no_text_breaks_out(draw: Callable[[], str]) -> None:
     "draw",
     [
         lambda: line_plot([], x="step"),
-        lambda: line_plot([Line("a", [], [])], x="step", log_x=True, log_y=True),
-        lambda: line_plot([Line("a", [1, 2], [math.nan, None])], x="step", time_x=True),
-        lambda: line_plot([Line("a", [1, 2], [0, -1])], x="step", log_y=True),
+        lambda: line_plot([LineSeries("a", [], [])], x="step", log_x=True, log_y=True),
+        lambda: line_plot([LineSeries("a", [1, 2], [math.nan, None])], x="step", time_x=True),
+        lambda: line_plot([LineSeries("a", [1, 2], [0, -1])], x="step", log_y=True),
         lambda: bar_plot([], {}, title="none"),
         lambda: bar_plot(["a"], {"x": [math.nan], "y": [-1]}),
         lambda: heat_plot([], [], [], low=0, high=1),
@@ -81,14 +83,14 @@ def test_nothing_to_draw_says_so(draw: Callable[[], str]) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"log_x": True, "log_y": True}, {"time_x": True}])
 def test_one_point(options: dict[str, bool]) -> None:
-    root = parsed(line_plot([Line("a", [5], [3])], x="step", **options))  # type: ignore[arg-type]
+    root = parsed(line_plot([LineSeries("a", [5], [3])], x="step", **options))  # type: ignore[arg-type]
     (circle,) = root.findall(f".//{SVG}circle")
     assert 0 < float(circle.get("cx", "0")) < 720
     assert 0 < float(circle.get("cy", "0")) < 320
 
 
 def test_all_lines_stay_inside() -> None:
-    lines = [Line(f"a rather long name {n}", [0, 1e6], [-1e9 * n, 1e-9]) for n in range(12)]
+    lines = [LineSeries(f"a rather long name {n}", [0, 1e6], [-1e9 * n, 1e-9]) for n in range(12)]
     root = parsed(line_plot(lines, x="step", title="T"))
     for each in root.iter(f"{SVG}polyline"):
         for pair in each.get("points", "").split():
@@ -98,7 +100,7 @@ def test_all_lines_stay_inside() -> None:
 
 
 def test_equal_values_are_a_line_in_the_plot() -> None:
-    root = parsed(line_plot([Line("lr", [1, 2, 3], [0.0, 0.0, 0.0])], x="step"))
+    root = parsed(line_plot([LineSeries("lr", [1, 2, 3], [0.0, 0.0, 0.0])], x="step"))
     assert len(root.findall(f".//{SVG}polyline")) == 1
 
 
@@ -139,7 +141,7 @@ def test_the_picture_of_the_cells_is_inside_of_the_svg() -> None:
 
 
 def test_a_stretch_is_coloured_and_reaches_past_the_line() -> None:
-    lines = [Line("loss", [10, 100], [2.0, 1.0])]
+    lines = [LineSeries("loss", [10, 100], [2.0, 1.0])]
     root = parsed(line_plot(lines, x="step", title="Loss", stretch=(110, 600, "not finite")))
     assert {"not finite", "600"} <= set(texts(root))
     (ground,) = [each for each in root.iter(f"{SVG}rect") if each.get("class") == "f2"]
@@ -150,7 +152,7 @@ def test_a_stretch_is_coloured_and_reaches_past_the_line() -> None:
 
 
 def test_a_plot_of_a_report_has_enough_lines_across() -> None:
-    root = parsed(line_plot([Line("a", [0, 9], [0, 130])], x="step", width=520, height=270))
+    root = parsed(line_plot([LineSeries("a", [0, 9], [0, 130])], x="step", width=520, height=270))
     assert {"0", "50", "100", "150"} <= set(texts(root))
 
 

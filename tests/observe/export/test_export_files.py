@@ -23,7 +23,7 @@ from allranks.observe.export.textfile import looks
 from allranks.runs.metrics_tables import KINDS, TABLES, Metrics
 from allranks.runs.run import Run
 from command_rig import Allranks, until
-from monitor_rig import grow, make_array, make_run
+from view_rig import grow, make_array, make_run
 
 tensorboard = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="needs tensorboard"

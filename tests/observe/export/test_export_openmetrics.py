@@ -12,10 +12,10 @@ from openmetrics_check import Family, read
 
 from allranks.observe.export.metric_names import NAMES, RUN_LABELS, UNITS
 from allranks.observe.export.openmetrics import classic_text, exposition
-from allranks.observe.view.model import NodeNow, Snapshot
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
-from snapshot_rig import (
+from allranks.observe.view.model import NodeNow, RunView
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
+from run_view_rig import (
     RUN,
     VALUES,
     failed,
@@ -45,7 +45,7 @@ def _value(families: dict[str, Family], sample: str, /, **labels: str) -> float:
 
 @pytest.mark.parametrize("make", ALL)
 def test_both_texts_are_valid(make: object) -> None:
-    shown: Snapshot = make()  # type: ignore[operator]
+    shown: RunView = make()  # type: ignore[operator]
     families = read(exposition([shown]))
     assert {name.name for name in NAMES} >= families.keys()
     older = read(classic_text([shown]), classic=True)
@@ -155,11 +155,11 @@ def test_when_the_last_step_was_is_no_sample_of_a_node() -> None:
 
 
 def test_a_whole_run_folder(tmp_path: Path) -> None:
-    from monitor_rig import make_run
+    from view_rig import make_run
 
-    source = Source(make_run(tmp_path, ranks=8, slow_rank=3, attempts=2, finished=False))
+    source = RunSource(make_run(tmp_path, ranks=8, slow_rank=3, attempts=2, finished=False))
     source.refresh()
-    families = read(exposition([take(source)]))
+    families = read(exposition([view_run(source)]))
     missing = {name.name for name in NAMES} - families.keys()
     assert missing <= {"allranks_epochs"}
 

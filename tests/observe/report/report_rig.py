@@ -6,7 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from allranks.observe.report.advice import Advice, advise
-from allranks.observe.report.model import Asked, Facts, GpuUsed, Life, Used
+from allranks.observe.report.model import (
+    AttemptFacts,
+    GpuUsed,
+    RequestedResources,
+    RunFacts,
+    UsedResources,
+)
 
 GIB = 2**30
 
@@ -21,18 +27,18 @@ def gpu(number: int = 0, host: str = "node1", **changes: Any) -> GpuUsed:
     )  # fmt: skip
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> RunFacts:
     """``asked`` and ``used`` may be given as dicts of what differs."""
-    asked = Asked(
+    asked = RequestedResources(
         nodes=2, ranks=8, ranks_per_node=4, tasks_per_node=4, cpus_per_task=6, cpus_per_node=24,
         memory_per_node=64 * GIB, gpus_per_node=4, time_limit=2 * 3600,
     )  # fmt: skip
-    used = Used(
+    used = UsedResources(
         source="samples", seconds=3600.0, samples=300, cpus=16.0, cpus_high=18.0, cpus_host="node1",
         cpus_allowed=24, memory=40 * GIB, memory_host="node1", memory_limit=64 * GIB,
         gpus=[gpu(number, host) for host in ("node1", "node2") for number in range(4)],
     )  # fmt: skip
-    found = Facts(
+    found = RunFacts(
         name="train",
         id="train-20261115-031606",
         kind="run",
@@ -56,7 +62,7 @@ def given(**changes: Any) -> dict[str, Advice]:
     return {advice.id: advice for advice in advise(facts(**changes))}
 
 
-def life(number: int = 1, **changes: Any) -> Life:
+def life(number: int = 1, **changes: Any) -> AttemptFacts:
     return replace(
-        Life(number, "12", None, 1800.0, ["node1"], 0, 500, 500, "timed out", ""), **changes
+        AttemptFacts(number, "12", None, 1800.0, ["node1"], 0, 500, 500, "timed out", ""), **changes
     )

@@ -12,7 +12,7 @@ from report_rig import GIB, facts, given, gpu, life
 import allranks.observe.report.advice
 from allranks.observe.report.advice import EXPLAINED, advise
 from allranks.observe.report.advice.base import SEVERITIES, ask, memory_to_ask, time_to_ask
-from allranks.observe.report.model import Error, Slow
+from allranks.observe.report.model import Error, SlowRank
 
 
 def test_a_run_that_did_everything_right_is_left_alone() -> None:
@@ -36,7 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "communication": {"phases": {"forward": 0.1, "backward": 0.1, "communication": 0.2}},
     "checkpoints": {"phases": {"forward": 0.1, "backward": 0.1, "checkpoint": 0.05}},
-    "stragglers": {"slow": [Slow(5, "node2", 0.42)]},
+    "stragglers": {"slow": [SlowRank(5, "node2", 0.42)]},
     "mfu": {"typical": {"mfu": 0.12}},
     "failed": {"state": "failed", "exit_code": 1},
     "diverged": {"diverged": {"train_loss": 200}},
@@ -104,7 +104,7 @@ SILENT: dict[str, list[dict[str, Any]]] = {
     "gpu-memory": [{"used": {"gpus": [gpu(memory=20 * GIB)]}, "typical": {"mfu": 0.5}}],
     "gpu-capped": [{"used": {"gpus": [gpu(), gpu(1, name="NVIDIA T4", power_limit=70.0)]}}],
     "communication": [
-        {"phases": {"forward": 0.1, "communication": 0.2}, "slow": [Slow(5, "node2", 0.42)]},
+        {"phases": {"forward": 0.1, "communication": 0.2}, "slow": [SlowRank(5, "node2", 0.42)]},
         {"phases": {"forward": 0.1, "communication": 0.2}, "asked": {"ranks": 1}},
     ],
     "data": [{"phases": {}}],
@@ -158,12 +158,12 @@ def test_no_gpu_at_all_asks_for_another_torch() -> None:
 
 
 def test_a_node_is_excluded_when_it_is_the_node() -> None:
-    rank = given(slow=[Slow(5, "node2", 0.42)])["stragglers"]
+    rank = given(slow=[SlowRank(5, "node2", 0.42)])["stragglers"]
     assert "rank 5 on node2: its own work took 42 % longer" in rank.text
     assert rank.command == ""
-    node = given(slow=[Slow(5, "node2", 0.42, node_is_slow=True)])["stragglers"]
+    node = given(slow=[SlowRank(5, "node2", 0.42, node_is_slow=True)])["stragglers"]
     assert node.command == "--exclude node2"
-    alone = given(slow=[Slow(1, "node1", 0.42)], asked={"nodes": 1})["stragglers"]
+    alone = given(slow=[SlowRank(1, "node1", 0.42)], asked={"nodes": 1})["stragglers"]
     assert "exclude" not in alone.text + alone.command
 
 
@@ -194,7 +194,9 @@ def test_what_was_lost_is_told_in_steps_and_time() -> None:
 
 def test_errors_come_first() -> None:
     found = advise(
-        facts(**CASES["memory"] | {"state": "failed", "exit_code": 1, "slow": [Slow(1, "n", 0.5)]})
+        facts(
+            **CASES["memory"] | {"state": "failed", "exit_code": 1, "slow": [SlowRank(1, "n", 0.5)]}
+        )
     )
     assert [advice.severity for advice in found] == ["error", "warning", "note"]
 

@@ -12,7 +12,7 @@ from allranks.cli.report import _patience
 from allranks.observe.report.report_files import report_run
 from allranks.runs import Run
 from command_rig import Allranks, until
-from monitor_rig import make_run
+from view_rig import make_run
 
 
 @pytest.fixture

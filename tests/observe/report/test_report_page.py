@@ -19,11 +19,11 @@ from allranks._version import __version__
 from allranks.observe.report.advice import Advice, advise
 from allranks.observe.report.html_report import page
 from allranks.observe.report.markdown_report import markdown
-from allranks.observe.report.model import Error, Facts
+from allranks.observe.report.model import Error, RunFacts
 from allranks.observe.report.report_files import Report, report_run
-from allranks.observe.view.model import Remark
+from allranks.observe.view.model import Diagnostic
 from allranks.runs import Run
-from monitor_rig import make_run
+from view_rig import make_run
 
 GOLDEN = Path(__file__).parent / "golden"
 END = 1_794_800_000.0
@@ -60,7 +60,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory, utc: None) -> Report:
     return replace(report, facts=_moved(report.facts, str(run.path)))
 
 
-def _moved(found: Facts, folder: str) -> Facts:
+def _moved(found: RunFacts, folder: str) -> RunFacts:
     there = "/home/you/project/runs/train"
     return replace(
         found,
@@ -150,7 +150,7 @@ def test_json_has_its_keys(golden: Report) -> None:
     assert [each["number"] for each in found["attempts"]] == [1, 2]
 
 
-def hostile() -> tuple[Facts, list[Advice]]:
+def hostile() -> tuple[RunFacts, list[Advice]]:
     found = facts(
         name=HOSTILE,
         id=HOSTILE,
@@ -162,7 +162,7 @@ def hostile() -> tuple[Facts, list[Advice]]:
         used={"gpus": [gpu(0, HOSTILE, name=HOSTILE)], "cpus_host": HOSTILE},
         error=Error(0, HOSTILE, 1, "", HOSTILE),
         attempts=[life(outcome=HOSTILE, reason=HOSTILE, job_id=HOSTILE)],
-        findings=[Remark("lint", "error", HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
+        findings=[Diagnostic("lint", "error", HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
         versions={HOSTILE: HOSTILE},
         environment={HOSTILE: HOSTILE},
         settings={HOSTILE: HOSTILE},
@@ -177,8 +177,8 @@ def hostile() -> tuple[Facts, list[Advice]]:
 
 @pytest.mark.parametrize("form", ["html", "markdown"])
 def test_what_lint_and_check_found_is_told(form: str) -> None:
-    lint = Remark("lint", "error", "No GPU", "The job asks for no GPU.", "--gpus 1", "AR101")
-    check = Remark("check", "warning", "allranks check --signal", "USR1 did not reach rank 1.")
+    lint = Diagnostic("lint", "error", "No GPU", "The job asks for no GPU.", "--gpus 1", "AR101")
+    check = Diagnostic("check", "warning", "allranks check --signal", "USR1 did not reach rank 1.")
     text = Report(facts(findings=[lint, check]), []).text(form)
     for word in (
         "error AR101",

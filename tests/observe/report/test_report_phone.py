@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from allranks.observe.report.report_files import report_run
-from monitor_rig import make_run
+from view_rig import make_run
 from web_rig import Browser, missing
 
 LINES = """return [...document.querySelectorAll('.scroll td')].map(cell =>

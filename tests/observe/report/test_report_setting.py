@@ -21,11 +21,11 @@ from allranks.observe.report.external_job import job_facts
 from allranks.observe.report.report_files import Report, report_job, report_run, save
 from allranks.observe.report.usage_rows import word
 from allranks.observe.report.verdict import array, tiles, verdict
-from allranks.observe.view.diagnostics import remarks
+from allranks.observe.view.diagnostics import diagnostics
 from allranks.runs import Run
 from allranks.runs.run_records import environment
 from command_rig import Allranks, until
-from monitor_rig import make_array, make_run
+from view_rig import make_array, make_run
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_run_that_was_killed_is_told_so(allranks: Allranks, tmp_path: Path) ->
     [advice] = [each for each in report.advice if each.id == "failed"]
     assert advice.text.startswith("It was killed from outside")
     assert advice.command == f"allranks logs {folder.name}"
-    assert [each.help for each in remarks(Run.open(folder))] == [advice.command]
+    assert [each.help for each in diagnostics(Run.open(folder))] == [advice.command]
     assert "begun" in allranks("logs", folder.name).stdout
     assert report.facts.versions["Python"] == ".".join(map(str, sys.version_info[:3]))
 

@@ -15,7 +15,7 @@ from allranks.observe.report.facts import run_facts
 from allranks.observe.report.report_files import Report, report_run
 from allranks.observe.report.verdict import tiles
 from allranks.runs import Run
-from monitor_rig import make_run
+from view_rig import make_run
 
 Row = dict[str, Any]
 

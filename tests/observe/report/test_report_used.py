@@ -21,15 +21,15 @@ from allranks.observe.report.requested_resources import from_usage
 from allranks.observe.report.slow_ranks import slow_ranks
 from allranks.observe.report.usage_rows import uses
 from allranks.observe.report.verdict import tiles, verdict
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 from allranks.runs import Run
-from monitor_rig import make_run
+from view_rig import make_run
 
 END = 1_794_800_000.0
 
 
-def source_of(run: Run) -> Source:
-    source = Source(run)
+def source_of(run: Run) -> RunSource:
+    source = RunSource(run)
     source.refresh()
     return source
 

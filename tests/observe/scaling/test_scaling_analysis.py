@@ -10,11 +10,11 @@ import pytest
 from allranks.observe.scaling.achieved import Achieved
 from allranks.observe.scaling.analysis import analyse
 from allranks.observe.scaling.doubts import SHARED, SHORT, VAGUE
-from allranks.observe.scaling.laws import Fit, fit_law
+from allranks.observe.scaling.laws import LawFit, fit_law
 from allranks.observe.scaling.losses import lost_time
 from allranks.observe.scaling.overlaps import overlap
 from allranks.observe.scaling.results import result
-from allranks.observe.scaling.study import Point
+from allranks.observe.scaling.study_file import Point
 from allranks.runs.attempt import Attempt
 from scaling_rig import add_failure, add_point, make_study, write_lines
 
@@ -116,7 +116,7 @@ def test_nothing_is_said_of_phases_that_were_not_measured() -> None:
 @pytest.mark.parametrize(("kind", "law"), [("strong", "Amdahl"), ("weak", "Gustafson")])
 def test_a_law_is_found_again_in_its_own_points(kind: str, law: str, serial: float) -> None:
     growths = [1.0, 2.0, 4.0, 8.0]
-    fit = fit_law(kind, growths, [Fit(law, serial).speedup(growth) for growth in growths])
+    fit = fit_law(kind, growths, [LawFit(law, serial).speedup(growth) for growth in growths])
     assert fit is not None
     assert fit.law == law
     assert fit.serial == pytest.approx(serial, abs=1e-9)

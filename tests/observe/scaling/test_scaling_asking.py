@@ -12,7 +12,7 @@ from allranks.errors import JobError, UsageError
 from allranks.observe.scaling.asking import choose_place, make_study
 from allranks.observe.scaling.points import prepare_point
 from allranks.observe.scaling.sizes import choose_axis
-from allranks.observe.scaling.study import Study
+from allranks.observe.scaling.study_file import Study
 
 PROCS, NODES = {"nprocs": "1,2"}, {"nodes": "1,2"}
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from allranks.observe.scaling.analysis import analyse
-from allranks.observe.scaling.markdown import markdown
 from allranks.observe.scaling.results import write_results
-from allranks.observe.scaling.study import QUEUED, Point, Study
-from allranks.observe.scaling.table import significant, terminal_table, wall_time
+from allranks.observe.scaling.study_file import QUEUED, Point, Study
+from allranks.observe.scaling.study_markdown import markdown
+from allranks.observe.scaling.study_table import significant, terminal_table, wall_time
 from allranks.observe.scaling.views import TextView
 from scaling_rig import add_failure, add_point, make_study
 

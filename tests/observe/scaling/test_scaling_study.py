@@ -16,9 +16,9 @@ import pytest
 from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import JobError, RunNotFoundError, UsageError
 from allranks.observe.scaling.holding import held
+from allranks.observe.scaling.point_states import Looker
 from allranks.observe.scaling.running import give_secrets, look, pick_up
-from allranks.observe.scaling.states import Looker
-from allranks.observe.scaling.study import (
+from allranks.observe.scaling.study_file import (
     DONE,
     FAILED,
     RUNNING,
@@ -153,7 +153,7 @@ def test_a_job_that_slurm_never_knew_is_given_up(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr("allranks.observe.scaling.states.run_statuses", _unknown)
+    monkeypatch.setattr("allranks.observe.scaling.point_states.run_statuses", _unknown)
     study = make_study(tmp_path)
     point = add_point(study, 1, rate=10)
     Path(point.run, "attempts/1/end.json").unlink()

@@ -19,30 +19,30 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.top.frame import Frame, frame
 from allranks.observe.top.screen import rendered
 from allranks.observe.top.text_bars import ASCII, BLOCKS
-from allranks.observe.top.view_settings import View
-from allranks.observe.view.model import NodeNow, Progress, RankNow, Snapshot
+from allranks.observe.top.view_settings import ViewSettings
+from allranks.observe.view.model import NodeNow, RankNow, RunView, TrainingProgress
 from allranks.runs.attempt import Failure
 from allranks.runs.run import Run
-from snapshot_rig import NOW, failed, one_task, own_script, pending, snapshot, stalled, status
+from run_view_rig import NOW, failed, one_task, own_script, pending, snapshot, stalled, status
 
 GOLDEN = Path(__file__).parent / "golden"
-CASES: dict[str, tuple[Callable[[], Snapshot], int, int | None, View]] = {
-    "running-80x24": (snapshot, 80, 24, View()),
-    "nodes-80x24": (snapshot, 80, 24, View(rows="nodes")),
-    "cpu-80x24": (lambda: snapshot(gpus=False), 80, 24, View()),
-    "cpu-ranks-80x24": (lambda: snapshot(gpus=False), 80, 24, View(rows="ranks")),
-    "pending-80x24": (pending, 80, 24, View()),
-    "own-script-80x24": (own_script, 80, 24, View()),
-    "failed-80x24": (failed, 80, 24, View()),
-    "help-80x24": (snapshot, 80, 24, View(help=True)),
-    "scrolled-80x24": (lambda: snapshot(64), 80, 24, View(first=30, paused=True)),
-    "slowest-120x40": (lambda: snapshot(64), 120, 40, View(slowest=True)),
-    "small-40x10": (lambda: snapshot(64), 40, 10, View()),
-    "array-80x24": (one_task, 80, 24, View()),
-    "stalled-80x24": (stalled, 80, 24, View()),
-    "stalled-nodes-80x24": (stalled, 80, 24, View(rows="nodes")),
-    "failed-page-60": (failed, 60, None, View()),
-    "page-100": (lambda: snapshot(16), 100, None, View()),
+CASES: dict[str, tuple[Callable[[], RunView], int, int | None, ViewSettings]] = {
+    "running-80x24": (snapshot, 80, 24, ViewSettings()),
+    "nodes-80x24": (snapshot, 80, 24, ViewSettings(rows="nodes")),
+    "cpu-80x24": (lambda: snapshot(gpus=False), 80, 24, ViewSettings()),
+    "cpu-ranks-80x24": (lambda: snapshot(gpus=False), 80, 24, ViewSettings(rows="ranks")),
+    "pending-80x24": (pending, 80, 24, ViewSettings()),
+    "own-script-80x24": (own_script, 80, 24, ViewSettings()),
+    "failed-80x24": (failed, 80, 24, ViewSettings()),
+    "help-80x24": (snapshot, 80, 24, ViewSettings(help=True)),
+    "scrolled-80x24": (lambda: snapshot(64), 80, 24, ViewSettings(first=30, paused=True)),
+    "slowest-120x40": (lambda: snapshot(64), 120, 40, ViewSettings(slowest=True)),
+    "small-40x10": (lambda: snapshot(64), 40, 10, ViewSettings()),
+    "array-80x24": (one_task, 80, 24, ViewSettings()),
+    "stalled-80x24": (stalled, 80, 24, ViewSettings()),
+    "stalled-nodes-80x24": (stalled, 80, 24, ViewSettings(rows="nodes")),
+    "failed-page-60": (failed, 60, None, ViewSettings()),
+    "page-100": (lambda: snapshot(16), 100, None, ViewSettings()),
 }
 
 
@@ -70,13 +70,13 @@ def test_the_picture(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [snapshot, pending, own_script, failed, one_task, stalled])
-def test_no_line_is_ever_too_long_and_none_too_many(make: Callable[[], Snapshot]) -> None:
+def test_no_line_is_ever_too_long_and_none_too_many(make: Callable[[], RunView]) -> None:
     shown = make()
     for width in (1, 2, 7, 20, 39, 60, 79, 80, 81, 200):
         for height in (1, 2, 3, 7, 8, 9, 15, 24, 70):
             for glyphs in (BLOCKS, ASCII):
                 for rows in ("ranks", "nodes"):
-                    made = frame(shown, width, height, View(rows=rows), glyphs)
+                    made = frame(shown, width, height, ViewSettings(rows=rows), glyphs)
                     assert len(made.lines) == height
                     assert max(line.cell_len for line in made.lines) <= width
 
@@ -88,7 +88,7 @@ def test_ascii_is_ascii() -> None:
 
 def test_microseconds_are_written_as_the_terminal_can() -> None:
     shown = replace(snapshot(2), phases={"data": 62e-6}, ranks=[RankNow(0, "n", None, 62e-6)])
-    rows = View(rows="ranks")
+    rows = ViewSettings(rows="ranks")
     assert _text(frame(shown, 80, 24, rows)).count("62 µs") == 2
     plain = _text(frame(shown, 80, 24, rows, ASCII))
     assert plain.count("62 us") == 2
@@ -97,18 +97,20 @@ def test_microseconds_are_written_as_the_terminal_can() -> None:
 
 def test_the_rows_scroll_to_the_last_and_not_beyond() -> None:
     shown = snapshot(64)
-    made = frame(shown, 80, 24, View(first=10**9))
+    made = frame(shown, 80, 24, ViewSettings(first=10**9))
     assert made.first + made.shown == made.total == 64
     assert f"ranks {made.first + 1}-64 of 64" in _text(made)
     assert "  63  node2" in _text(made)
 
 
 def test_the_slowest_comes_first() -> None:
-    made = _text(frame(snapshot(64, straggler=47), 80, 24, View(slowest=True)))
+    made = _text(frame(snapshot(64, straggler=47), 80, 24, ViewSettings(slowest=True)))
     first = made.splitlines()[made.splitlines().index("") + 2]
     assert first.split()[0] == "47"
     assert "straggler +31%" in first
-    nodes = _text(frame(snapshot(64, straggler=47), 80, 24, View(slowest=True, rows="nodes")))
+    nodes = _text(
+        frame(snapshot(64, straggler=47), 80, 24, ViewSettings(slowest=True, rows="nodes"))
+    )
     assert nodes.index("node2 ") < nodes.index("node1 ")
 
 
@@ -128,7 +130,7 @@ def test_a_run_that_has_stopped_moving_promises_no_end() -> None:
     assert "to go" not in made
     assert "enough" not in made
     ended = replace(stalled(), status=status(JobState.FAILED, end=NOW))
-    assert "ago" not in _text(frame(ended, 80, 24, View(rows="nodes")))
+    assert "ago" not in _text(frame(ended, 80, 24, ViewSettings(rows="nodes")))
 
 
 def test_a_job_that_slurm_has_forgotten_does_not_run_for_ever() -> None:
@@ -174,7 +176,7 @@ def test_a_script_that_may_still_be_loading(
     trainer: bool, minutes: int, state: JobState, text: str
 ) -> None:
     begun = status(state, start=NOW - timedelta(minutes=minutes), end=NOW if state.ended else None)
-    limit = Progress(deadline=NOW.timestamp() + 60)
+    limit = TrainingProgress(deadline=NOW.timestamp() + 60)
     shown = replace(own_script(), status=begun, trainer=trainer, progress=limit)
     made = _text(frame(shown, 100, 24))
     assert text in made
@@ -230,9 +232,9 @@ def test_an_end_stays_and_says_how() -> None:
 def test_texts_of_others_move_no_cursor() -> None:
     nasty = "\x1b[2J\x1b]0;title\x07evil\r\n\x9b31m\u202eab"
     run = Run(Path("/x"), "x", f"x{nasty}")
-    shown = Snapshot(
+    shown = RunView(
         replace(status(), run=run, why=nasty, nodes=nasty),
-        Progress(1, 2),
+        TrainingProgress(1, 2),
         values={f"train_{nasty}": 1.0},
         nodes=[NodeNow(0, nasty, 0.0, cpus=2, cpu=1.0)],
         ranks=[RankNow(0, nasty)],
@@ -240,7 +242,7 @@ def test_texts_of_others_move_no_cursor() -> None:
     )
     console = Console(force_terminal=True, color_system="truecolor", no_color=True)
     for rows in ("ranks", "nodes"):
-        for line in frame(shown, 80, 24, View(rows=rows)).lines:
+        for line in frame(shown, 80, 24, ViewSettings(rows=rows)).lines:
             text = rendered(console, line).replace("\x1b[0m", "")
             for code in range(10):
                 text = text.replace(f"\x1b[{code}m", "").replace(f"\x1b[1;{code}m", "")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from command_rig import Allranks
-from monitor_rig import make_array, make_run
 from terminal_rig import Terminal
+from view_rig import make_array, make_run
 
 SCRIPT = Path(__file__).with_name("watch_train.py")
 

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from allranks.observe.top.fitted_lines import Column, Piece, fit, table, wrapped
+from allranks.observe.top.fitted_lines import Column, LinePiece, fit, table, wrapped
 from allranks.observe.top.keys import KeyReader
 from allranks.observe.top.short_numbers import memory, percent
 from allranks.observe.top.text_bars import ASCII, BLOCKS, bar, glyphs_for, sparkline, stacked
-from allranks.observe.top.view_settings import View
+from allranks.observe.top.view_settings import ViewSettings
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_part_of_the_memory_reads_as_its_share(used: float, total: float, text
 
 
 def test_what_matters_least_leaves_first() -> None:
-    pieces = [Piece.of("aaa"), Piece.of("bbb", rank=2), Piece.of("ccc", rank=1)]
+    pieces = [LinePiece.of("aaa"), LinePiece.of("bbb", rank=2), LinePiece.of("ccc", rank=1)]
     assert fit(pieces, 13).plain == "aaa  bbb  ccc"
     assert fit(pieces, 12).plain == "aaa  ccc"
     assert fit(pieces, 7).plain == "aaa"
@@ -88,7 +88,7 @@ def test_what_matters_least_leaves_first() -> None:
 
 
 def test_wide_characters_count_as_two_cells() -> None:
-    assert fit([Piece.of("世界世界")], 5).cell_len <= 5
+    assert fit([LinePiece.of("世界世界")], 5).cell_len <= 5
     head, row = table([Column("A", ["世界", "b"], right=False), Column("B", ["1", "2"])], 20)
     assert row(0).cell_len == row(1).cell_len == head.cell_len
 
@@ -139,7 +139,7 @@ def test_an_escape_alone_is_a_key_when_nothing_follows() -> None:
 
 
 def test_keys_change_the_view() -> None:
-    view = View(page=8)
+    view = ViewSettings(page=8)
     assert view.after("n").rows == "nodes"
     assert view.after("n").after("r").rows == "ranks"
     assert view.after("s").slowest

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor_rig import grow, make_run
 from terminal_rig import PROMPT, Terminal
+from view_rig import grow, make_run
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 FAST = "--every 0.3"

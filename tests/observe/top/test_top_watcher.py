@@ -11,23 +11,23 @@ import pytest
 from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.top import watcher
 from allranks.observe.top.watcher import Watcher, look
-from allranks.observe.view.run_source import Source
-from monitor_rig import make_array, make_run
+from allranks.observe.view.run_source import RunSource
+from view_rig import make_array, make_run
 
 
 def test_a_file_system_that_is_away_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, windows=3, finished=False)
-    refresh, failures = Source.refresh, [OSError(116, "Stale file handle")] * 2
+    refresh, failures = RunSource.refresh, [OSError(116, "Stale file handle")] * 2
     drawn = threading.Event()
 
-    def stale(source: Source) -> bool:
+    def stale(source: RunSource) -> bool:
         if failures:
             raise failures.pop()
         return refresh(source)
 
-    monkeypatch.setattr(Source, "refresh", stale)
+    monkeypatch.setattr(RunSource, "refresh", stale)
     made = Watcher(run, 0.01, drawn.set)
     made.start()
     try:
@@ -40,10 +40,10 @@ def test_a_file_system_that_is_away_for_a_while(
 
 
 def test_what_is_wrong_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(source: Source) -> bool:
+    def broken(source: RunSource) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Source, "refresh", broken)
+    monkeypatch.setattr(RunSource, "refresh", broken)
     drawn = threading.Event()
     made = Watcher(make_run(tmp_path, windows=3), 0.01, drawn.set)
     made.start()

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from allranks.errors import RunNotFoundError
 from allranks.observe.web.catalogue import Catalogue
-from monitor_rig import grow, make_run
+from view_rig import grow, make_run
 from web_rig import BROKEN, Runs, client_of
 
 

@@ -8,9 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from allranks.errors import UsageError
-from allranks.observe.web.app import make_app
 from allranks.observe.web.auth import kept_token
 from allranks.observe.web.catalogue import Catalogue
+from allranks.observe.web.web_app import make_app
 from web_rig import TOKEN, Runs
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from command_rig import Allranks, until
-from monitor_rig import make_run
+from view_rig import make_run
 
 
 @contextmanager

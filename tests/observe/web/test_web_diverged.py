@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from allranks.runs.run import Run
-from monitor_rig import make_run
+from view_rig import make_run
 from web_rig import Browser, client_of
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from monitor_rig import make_run
+from view_rig import make_run
 from web_rig import Runs, client_of
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import UsageError
-from allranks.observe.web.log_files import Place
+from allranks.observe.web.log_files import LogPosition
 from allranks.observe.web.log_pages import Cursor, around, last_page, next_page
-from allranks.observe.web.log_query import Query
+from allranks.observe.web.log_query import LogQuery
 from allranks.observe.web.searching import search
 from allranks.runs.merged_logs import read_logs
 from allranks.runs.run import Run
@@ -61,7 +61,7 @@ def told(lines: list[dict[str, object]]) -> list[tuple[object, object, object]]:
     return [(line["attempt"], line["rank"], line["text"]) for line in lines]
 
 
-def forward(run: Run, query: Query, limit: int) -> list[dict[str, object]]:
+def forward(run: Run, query: LogQuery, limit: int) -> list[dict[str, object]]:
     lines, place = [], None
     while True:
         page = next_page(run, query, limit, place)
@@ -71,7 +71,7 @@ def forward(run: Run, query: Query, limit: int) -> list[dict[str, object]]:
         place = Cursor.read(page["next"])
 
 
-def backward(run: Run, query: Query, limit: int) -> list[dict[str, object]]:
+def backward(run: Run, query: LogQuery, limit: int) -> list[dict[str, object]]:
     page = last_page(run, query, limit)
     lines = page["lines"]
     while page["before"]:
@@ -82,27 +82,27 @@ def backward(run: Run, query: Query, limit: int) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("limit", [97, 100_000])
 def test_pages_forward_are_the_merged_logs(run: Run, limit: int) -> None:
-    assert told(forward(run, Query(), limit)) == whole(run)
+    assert told(forward(run, LogQuery(), limit)) == whole(run)
 
 
 @pytest.mark.parametrize("limit", [97, 1000])
 def test_pages_backward_too(run: Run, limit: int) -> None:
-    assert told(backward(run, Query(), limit)) == whole(run)
+    assert told(backward(run, LogQuery(), limit)) == whole(run)
 
 
 @pytest.mark.parametrize(
     "query",
     [
-        Query("line 29"),
-        Query("LINE 29", case=True),
-        Query("Line 29"),
-        Query(r"rank [13] line 2\d\b", regex=True),
-        Query("without a stamp"),
-        Query("rank 4", ranks=[range(4, 5), range(1)]),
-        Query(stream="e", attempt=2),
+        LogQuery("line 29"),
+        LogQuery("LINE 29", case=True),
+        LogQuery("Line 29"),
+        LogQuery(r"rank [13] line 2\d\b", regex=True),
+        LogQuery("without a stamp"),
+        LogQuery("rank 4", ranks=[range(4, 5), range(1)]),
+        LogQuery(stream="e", attempt=2),
     ],
 )
-def test_a_search_finds_what_reading_all_of_it_finds(run: Run, query: Query) -> None:
+def test_a_search_finds_what_reading_all_of_it_finds(run: Run, query: LogQuery) -> None:
     wanted = query.matcher()
     lines = [line for line in read_logs(run, attempt=query.attempt) if query.wants(line.rank or 0)]
     expected = [(line.attempt, line.rank, line.text) for line in lines if wanted(line)]
@@ -112,28 +112,28 @@ def test_a_search_finds_what_reading_all_of_it_finds(run: Run, query: Query) -> 
 
 
 def test_a_traceback_over_many_pages_stays_whole(run: Run) -> None:
-    found = forward(run, Query(errors=True), 20)
+    found = forward(run, LogQuery(errors=True), 20)
     assert [line["text"] for line in found] == [
         "Traceback (most recent call last):", *["  File x"] * 60, "ValueError: b0om"
     ]  # fmt: skip
 
 
 def test_a_line_between_its_neighbours(run: Run) -> None:
-    every = forward(run, Query(), 100_000)
+    every = forward(run, LogQuery(), 100_000)
     for index in (0, 5, len(every) // 2, len(every) - 1):
-        page = around(run, Query(), 40, Place.read(str(every[index]["place"])))
+        page = around(run, LogQuery(), 40, LogPosition.read(str(every[index]["place"])))
         assert every[index] in page["lines"]
         assert len(page["lines"]) >= min(20, len(every) - index)
 
 
 def test_a_failure_is_looked_at_where_it_happened(run: Run, tmp_path: Path) -> None:
     """Its record is in no log: the line after it, of any rank, is the place to look at."""
-    every = forward(run, Query(), 100_000)
+    every = forward(run, LogQuery(), 100_000)
     failed = Run.open(shutil.copytree(run.path, tmp_path / "failed"))
     record = {"rank": 3, "exit_code": 1, "time": "2026-01-02T00:00:30.000000Z"}
     write(failed.path / "attempts" / "2" / "failures" / "rank-00003.json", json.dumps(record))
-    [told] = [one for one in forward(failed, Query(errors=True), 100) if one["stream"] == "f"]
-    page = around(failed, Query(), 60, Place.read(str(told["place"])))
+    [told] = [one for one in forward(failed, LogQuery(errors=True), 100) if one["stream"] == "f"]
+    page = around(failed, LogQuery(), 60, LogPosition.read(str(told["place"])))
     index = next(n for n, one in enumerate(every) if str(one["time"]) >= record["time"])
     assert page["at"] == every[index]["place"]
     assert page["lines"] == every[index - 30 : index + 30]
@@ -152,11 +152,11 @@ def test_a_long_line_is_cut_and_says_so(tmp_path: Path) -> None:
     log.write_text(
         f"2026-01-01T00:00:00.000000Z o {'y' * 100_000}\n2026-01-01T00:00:01.000000Z o half"
     )
-    page = last_page(run, Query(), 10)
+    page = last_page(run, LogQuery(), 10)
     assert [len(line["text"]) for line in page["lines"]] == [4000]  # the other is being written
     assert page["lines"][0]["cut"] > 60_000
     append(log, " and whole\n")
-    after = next_page(run, Query(), 10, Cursor.read(page["next"]))
+    after = next_page(run, LogQuery(), 10, Cursor.read(page["next"]))
     assert [line["text"] for line in after["lines"]] == ["half and whole"]
 
 
@@ -168,9 +168,9 @@ def test_a_line_of_megabytes_does_not_move_its_neighbours(tmp_path: Path, stamp:
     log = attempt.path / "ranks" / "rank-00000.log" if stamp else run.path / "slurm-7.out"
     words = ["one", "y" * 3_000_000, "", "two", "z" * 700_000, "three"]
     log.write_text("".join(f"{stamp}{text}\n" for text in words))
-    for lines in (forward(run, Query(), 2), backward(run, Query(), 2)):
+    for lines in (forward(run, LogQuery(), 2), backward(run, LogQuery(), 2)):
         assert [line["text"] for line in lines] == [text[:4000] for text in words]
-        offsets = [Place.read(str(line["place"])).offset for line in lines]
+        offsets = [LogPosition.read(str(line["place"])).offset for line in lines]
         assert offsets == [sum(len(stamp) + len(w) + 1 for w in words[:n]) for n in range(6)]
 
 
@@ -193,21 +193,22 @@ def test_following_leaves_out_no_line_that_comes_late(tmp_path: Path) -> None:
     run = Run.create(tmp_path, "late", scheduler="local", cwd="/", command=[])
     log = rank_log(run)
     append(log, "2026-01-01T00:00:10.000000Z o first\n")
-    page = last_page(run, Query(), 10)
+    page = last_page(run, LogQuery(), 10)
     append(log, "2026-01-01T00:00:05.000000Z o the clock was set back\n")
     append(log.with_name("rank-00001.log"), "2026-01-01T00:00:01.000000Z o slow file system\n")
-    page = next_page(run, Query(), 10, Cursor.read(page["next"]))
+    page = next_page(run, LogQuery(), 10, Cursor.read(page["next"]))
     assert [line["rank"] for line in page["lines"]] == [1, 0]
     append(log.with_name("rank-00001.log"), "2026-01-01T00:00:02.000000Z o and more\n")
-    page = next_page(run, Query(), 10, Cursor.read(page["next"]))
+    page = next_page(run, LogQuery(), 10, Cursor.read(page["next"]))
     assert [line["text"] for line in page["lines"]] == ["and more"]
-    assert len(backward(run, Query(), 1)) == 4
+    assert len(backward(run, LogQuery(), 1)) == 4
 
 
 @pytest.mark.parametrize(
-    "query", [Query("epoch 5"), Query("Epoch 5", case=True), Query(r"^epoch \d+$", regex=True)]
+    "query",
+    [LogQuery("epoch 5"), LogQuery("Epoch 5", case=True), LogQuery(r"^epoch \d+$", regex=True)],
 )
-def test_colours_within_a_line_do_not_hide_it(tmp_path: Path, query: Query) -> None:
+def test_colours_within_a_line_do_not_hide_it(tmp_path: Path, query: LogQuery) -> None:
     run = Run.create(tmp_path, "colours", scheduler="local", cwd="/", command=[])
     append(rank_log(run), "2026-01-01T00:00:10.000000Z o \x1b[32mepoch\x1b[0m 5\n")
     found = [line["text"] for line in forward(run, query, 10)]
@@ -221,14 +222,14 @@ def test_the_tasks_of_an_array_are_merged_and_all_followed(tmp_path: Path) -> No
     one, two = rank_log(run, array_task="0"), rank_log(run, array_task="1")
     for second in range(4):
         append((one, two)[second % 2], f"2026-01-01T00:00:0{second}.000000Z o second {second}\n")
-    page = last_page(run, Query(), 10)
+    page = last_page(run, LogQuery(), 10)
     assert [line["text"][-1] for line in page["lines"]] == ["0", "1", "2", "3"]
     assert [line["task"] for line in page["lines"]] == ["0", "1", "0", "1"]
     append(one, "2026-01-01T00:00:09.000000Z o of the first\n")
     append(two, "2026-01-01T00:00:08.000000Z o of the second\n")
-    after = next_page(run, Query(), 10, Cursor.read(page["next"]))
+    after = next_page(run, LogQuery(), 10, Cursor.read(page["next"]))
     assert [line["text"] for line in after["lines"]] == ["of the second", "of the first"]
-    assert len(last_page(run, Query(task="1"), 10)["lines"]) == 3
+    assert len(last_page(run, LogQuery(task="1"), 10)["lines"]) == 3
 
 
 def test_slurms_output_is_followed_and_searched_to_its_end(
@@ -239,24 +240,24 @@ def test_slurms_output_is_followed_and_searched_to_its_end(
     out = run.path / "slurm-7.out"
     out.write_text("".join(f"line {n} {'x' * 90}\n" for n in range(30_000)) + "needle\n")
     monkeypatch.setattr("allranks.observe.web.log_pages.PATIENCE", 0.0)
-    found = forward(run, Query("NEEDLE"), 10)
+    found = forward(run, LogQuery("NEEDLE"), 10)
     assert [line["text"] for line in found] == ["needle"]
-    assert len(forward(run, Query("line 2999"), 3)) == 11
-    page = last_page(run, Query(), 10)
+    assert len(forward(run, LogQuery("line 2999"), 3)) == 11
+    page = last_page(run, LogQuery(), 10)
     append(out, "and on it goes\n")
-    after = next_page(run, Query(), 10, Cursor.read(page["next"]))
+    after = next_page(run, LogQuery(), 10, Cursor.read(page["next"]))
     assert [line["text"] for line in after["lines"]] == ["and on it goes"]
 
 
 def test_a_regular_expression_is_searched_for_elsewhere(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    query = Query(r"rank [13] line 2\d\b", regex=True, ranks=[range(1, 4)])
+    query = LogQuery(r"rank [13] line 2\d\b", regex=True, ranks=[range(1, 4)])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
     assert search(run, query, 20) == next_page(run, query, 20)
     with pytest.raises(UsageError, match="not a regular expression"):
-        search(run, Query("(", regex=True), 20)
+        search(run, LogQuery("(", regex=True), 20)
 
 
 def test_a_regular_expression_without_an_end_is_given_up(
@@ -266,23 +267,23 @@ def test_a_regular_expression_without_an_end_is_given_up(
     append(rank_log(run), f"2026-01-01T00:00:10.000000Z o {'a' * 60}b\n")
     monkeypatch.setattr("allranks.observe.web.searching._LIMIT", 1.0)
     with pytest.raises(UsageError, match="longer than anyone waits"):
-        search(run, Query("(a|aa)+$", regex=True), 20)
+        search(run, LogQuery("(a|aa)+$", regex=True), 20)
 
 
 def test_what_slurm_kept(tmp_path: Path) -> None:
     run = Run.create(tmp_path, "plain", scheduler="slurm", cwd="/", command=[]).add_job_id("7")
     (run.path / "slurm-7.out").write_text("".join(f"line {n}\n" for n in range(3000)))
-    assert [line["text"] for line in backward(run, Query(), 700)] == [
+    assert [line["text"] for line in backward(run, LogQuery(), 700)] == [
         f"line {n}" for n in range(3000)
     ]
-    assert [line["text"] for line in forward(run, Query("line 299"), 3)] == [
+    assert [line["text"] for line in forward(run, LogQuery("line 299"), 3)] == [
         "line 299", *(f"line {n}" for n in range(2990, 3000))
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["nonsense", "1.2", "1_2.3.x", f"1_1.0.{'9' * 5000}"])
 def test_words_that_are_no_place_are_told(text: str) -> None:
-    for kind in (Place, Cursor):
+    for kind in (LogPosition, Cursor):
         with pytest.raises(UsageError, match="not a place"):
             kind.read(text)
 

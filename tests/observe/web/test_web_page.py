@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from monitor_rig import grow
+from view_rig import grow
 from web_rig import BROKEN, HOSTILE, Browser, Runs
 
 KEYS = {"enter": "\ue007", "down": "\ue015", "escape": "\ue00c", "tab": "\ue004", "right": "\ue014"}

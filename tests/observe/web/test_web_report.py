@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from allranks.observe.web import reporting
-from monitor_rig import make_array
+from view_rig import make_array
 from web_rig import Browser, Runs, client_of
 
 

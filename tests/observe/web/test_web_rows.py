@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.step_phases import phases
 from allranks.observe.web import looks
-from allranks.observe.web.following import States
-from allranks.observe.web.rows import Rows
+from allranks.observe.web.run_rows import RunRows
+from allranks.observe.web.source_cache import States
 from allranks.runs.run import Run
-from monitor_rig import look, make_run
+from view_rig import look, make_run
 from web_rig import client_of
 
 
 def _row(run: Run) -> dict[str, Any]:
-    return Rows(States()).rows([("x", run)], curves=False)[0]
+    return RunRows(States()).rows([("x", run)], curves=False)[0]
 
 
 def test_the_time_to_go_is_that_of_the_page(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_file_written_anew_has_not_diverged(tmp_path: Path) -> None:
     path = run.path / "metrics.jsonl"
     lost = {"kind": "train", "step": 1, "train_loss": None, "nonfinite": ["train_loss"]}
     path.write_text(json.dumps(lost) + "\n")
-    rows = Rows(States())
+    rows = RunRows(States())
     assert rows.rows([("x", run)])[0]["diverged"] is True
     path.unlink()
     assert rows.rows([("x", run)])[0]["diverged"] is False
@@ -64,9 +64,9 @@ def test_phases_of_all_steps_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, windows=20)
-    counted: list[Source] = []
+    counted: list[RunSource] = []
 
-    def counting(source: Source) -> dict[str, float]:
+    def counting(source: RunSource) -> dict[str, float]:
         counted.append(source)
         return phases(source)
 
@@ -79,7 +79,7 @@ def test_phases_of_all_steps_are_counted_once(
 
 def test_phases_are_counted_again_when_lines_are_added(tmp_path: Path) -> None:
     run = make_run(tmp_path, windows=20)
-    source, known = Source(run), looks.WholePhases()
+    source, known = RunSource(run), looks.WholePhases()
     source.refresh()
     before = known.of(source)
     line = {"kind": "train", "time": 3e9, "step": 5000, "forward_seconds": 9.0, "data_seconds": 9.0}

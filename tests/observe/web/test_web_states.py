@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import allranks.observe.web.rows
-from allranks.observe.web.following import States
-from allranks.observe.web.rows import Rows
-from allranks.observe.web.slurm_queue import Queue
+import allranks.observe.web.run_rows
+from allranks.observe.web.run_rows import RunRows
+from allranks.observe.web.slurm_queue import QueuedJobs
+from allranks.observe.web.source_cache import States
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import AttemptSummary
 from allranks.runs.run import Run
 from command_rig import until
-from monitor_rig import grow, make_array, make_run
+from view_rig import grow, make_array, make_run
 from web_rig import client_of
 
 
@@ -26,8 +26,8 @@ def test_curves_of_many_growing_runs_are_read_in_turn(
 ) -> None:
     """With time for one at each request, and one line in all of them more at each."""
     runs = [make_run(tmp_path, f"run{n}", windows=3, finished=False) for n in range(4)]
-    rows, known = Rows(States()), [(run.id, run) for run in runs]
-    monkeypatch.setattr("allranks.observe.web.rows.time", _Clock())
+    rows, known = RunRows(States()), [(run.id, run) for run in runs]
+    monkeypatch.setattr("allranks.observe.web.run_rows.time", _Clock())
     for _ in range(5):
         for run in runs:
             grow(run)
@@ -47,14 +47,14 @@ def test_one_folder_that_cannot_be_read_leaves_the_others(
     rows = {row["name"]: row for row in client.get("/api/runs").json()["runs"]}
     assert (rows["good"]["step"], rows["good"]["state"]) == (20, "completed")
     assert "bad" in rows
-    told = allranks.observe.web.rows.attempt_history
+    told = allranks.observe.web.run_rows.stories
 
     def refuse(attempts: list[Attempt], running: bool) -> list[AttemptSummary]:
         if attempts[0].path.is_relative_to(bad.path):
             raise ValueError("year 99999 is out of range")
         return told(attempts, running)
 
-    monkeypatch.setattr("allranks.observe.web.rows.attempt_history", refuse)
+    monkeypatch.setattr("allranks.observe.web.run_rows.stories", refuse)
     rows = {row["name"]: row for row in client_of(tmp_path).get("/api/runs").json()["runs"]}
     assert rows["good"]["step"] == 20
     assert rows["bad"]["why"] == "the folder cannot be read: year 99999 is out of range"
@@ -99,7 +99,7 @@ def test_slurm_that_does_not_answer_holds_up_nobody(
     make_run(tmp_path / "runs", "asked", windows=2, finished=False, job_id="12")
     make_run(tmp_path / "runs", "over", windows=2, failed=True, job_id="13")
     notes = squeue(tmp_path, "exec sleep 60", monkeypatch)
-    monkeypatch.setattr("allranks.observe.web.following._MOMENT", 0.1)
+    monkeypatch.setattr("allranks.observe.web.source_cache._MOMENT", 0.1)
     client = client_of(tmp_path / "runs")
     for _ in range(3):  # the test's time limit would tell of one that waits
         rows = client.get("/api/runs").json()["runs"]
@@ -143,7 +143,7 @@ def test_a_run_inside_a_job_of_long_ago_is_not_asked_about_all_the_time(
     for path in run.path.rglob("*"):
         os.utime(path, (0, 0))
     notes = squeue(tmp_path, "echo slurm_load_jobs error: Invalid job id >&2; exit 1", monkeypatch)
-    monkeypatch.setattr("allranks.observe.web.following._ASKED", -1.0)
+    monkeypatch.setattr("allranks.observe.web.source_cache._ASKED", -1.0)
     states = States()
     for _ in range(3):
         [status] = states.of([run], wait=30)
@@ -153,7 +153,7 @@ def test_a_run_inside_a_job_of_long_ago_is_not_asked_about_all_the_time(
 
 def test_without_slurm_there_is_no_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    queue = Queue()
+    queue = QueuedJobs()
     assert queue.jobs(set()) is None
     queue._ask()
     assert queue.jobs(set()) is None

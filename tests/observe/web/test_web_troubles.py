@@ -11,7 +11,7 @@ import pytest
 from allranks.observe.web.serve import Address, _leading_to
 from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
-from monitor_rig import grow, make_run
+from view_rig import grow, make_run
 from web_rig import Browser, Runs, serving
 
 ESCAPE = "\ue00c"
@@ -28,7 +28,7 @@ def alone(
 ) -> Iterator[Browser]:
     """At a server of its own that shows that run only, and never what it knew before."""
     for name in ("_FRESH", "_ASKED"):
-        monkeypatch.setattr(f"allranks.observe.web.following.{name}", 0.0)
+        monkeypatch.setattr(f"allranks.observe.web.source_cache.{name}", 0.0)
     with serving(run.path.parent) as address:
         the_browser.size(1280, 900)
         the_browser.open(address)
@@ -124,7 +124,7 @@ def test_a_search_goes_on_when_its_first_turn_finds_nothing(
     browser: Browser, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("allranks.observe.web.log_pages.PATIENCE", 0.0)
-    monkeypatch.setattr("allranks.observe.web.log_query.Query.skip", lambda _: None)
+    monkeypatch.setattr("allranks.observe.web.log_query.LogQuery.skip", lambda _: None)
     browser.go(f"run/{runs.live.id}/logs?q=NEEDLE")
     browser.until(lambda: "1 line found" in browser.text(".logs footer"), "the line")
 

@@ -15,7 +15,7 @@ THICK, THIN, DENSE = 2, 1.3, 150
 
 
 @dataclass(frozen=True)
-class Line:
+class LineSeries:
     """One line. None, NaN and infinite values are gaps in it."""
 
     name: str
@@ -31,7 +31,7 @@ class Line:
 
 
 def line_plot(
-    lines: Sequence[Line],
+    lines: Sequence[LineSeries],
     *,
     x: str,
     y: str = "",
@@ -139,7 +139,7 @@ def _axes(
     return make_x([x for x, _ in points], left, width - RIGHT), up
 
 
-def _segments(one: Line, log_x: bool, log_y: bool) -> list[list[tuple[float, float]]]:
+def _segments(one: LineSeries, log_x: bool, log_y: bool) -> list[list[tuple[float, float]]]:
     """The stretches without a gap."""
     segments: list[list[tuple[float, float]]] = [[]]
     for x, y in zip(one.xs, one.ys, strict=False):
@@ -150,7 +150,7 @@ def _segments(one: Line, log_x: bool, log_y: bool) -> list[list[tuple[float, flo
     return [segment for segment in segments if segment]
 
 
-def _ends(one: Line, log_x: bool, log_y: bool) -> list[tuple[float, float]]:
+def _ends(one: LineSeries, log_x: bool, log_y: bool) -> list[tuple[float, float]]:
     """The lower and the upper end of every error bar, one after the other."""
     pairs = [(x, spread) for x, spread in zip(one.xs, one.spread, strict=False) if spread]
     ends = [((x, low), (x, high)) for x, (low, high) in pairs]
@@ -173,7 +173,7 @@ def _bars(ends: Sequence[tuple[float, float]], across: Axis, up: Axis) -> str:
 
 
 def _draw(
-    one: Line, place: int, segments: list[list[tuple[float, float]]], across: Axis, up: Axis
+    one: LineSeries, place: int, segments: list[list[tuple[float, float]]], across: Axis, up: Axis
 ) -> Iterator[str]:
     kind, plain = svg.paint(place, one.colour)
     dash = ' stroke-dasharray="6 4"' if one.dashed else ""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from allranks.observe.check import KEPT
-from allranks.observe.check.signal_check import Found, RankFound
+from allranks.observe.check.signal_check import RankSignals, SignalCheckResult
 from allranks.runs.atomic_files import write_json
 from allranks.runs.run import Run
 
 
-def keep(found: Found, run: Run) -> None:
+def keep(found: SignalCheckResult, run: Run) -> None:
     """The outcome beside the logs of the job that was the check, for the views of that run."""
     write_json(run.path / KEPT, {"check": "signal", **found.record(), "advice": advice(found)})
 
 
-def table(found: Found) -> list[str]:
+def table(found: SignalCheckResult) -> list[str]:
     """A header and a row for each rank."""
     head = ["rank", "host", "end of the job", *found.signals, "workers"]
     rows = [head, *([*_row(found, each)] for each in found.ranks)]
@@ -24,21 +24,21 @@ def table(found: Found) -> list[str]:
     ]
 
 
-def _row(found: Found, rank: RankFound) -> list[str]:
+def _row(found: SignalCheckResult, rank: RankSignals) -> list[str]:
     known = "-" if not rank.host else "known" if rank.end is not None else "not known"
     workers = "-" if rank.workers is None else f"{rank.workers} of 2 live on"
     return [str(rank.rank), rank.host or "-", known, *(_arrival(rank, s) for s in found.signals),
             workers]  # fmt: skip
 
 
-def _arrival(rank: RankFound, name: str) -> str:
+def _arrival(rank: RankSignals, name: str) -> str:
     when = rank.arrived.get(name)
     if when is None:
         return "did not arrive"
     return "arrived" if rank.end is None else f"{rank.end - when:.0f} s before the end"
 
 
-def advice(found: Found) -> list[str]:
+def advice(found: SignalCheckResult) -> list[str]:
     """The verdict, then what to type for whatever is missing."""
     if found.ok:
         ranks = "the rank" if len(found.ranks) == 1 else f"all {len(found.ranks)} ranks"
@@ -58,7 +58,7 @@ def advice(found: Found) -> list[str]:
     return lines
 
 
-def _ways(found: Found) -> list[str]:
+def _ways(found: SignalCheckResult) -> list[str]:
     late = sorted({rank for name in found.missing for rank in found.late(name)})
     if late:
         return [

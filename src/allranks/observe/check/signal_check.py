@@ -32,7 +32,7 @@ _STRAGGLERS = 5.0
 
 
 @dataclass
-class RankFound:
+class RankSignals:
     """What one rank wrote down."""
 
     rank: int
@@ -51,7 +51,7 @@ class RankFound:
 
 
 @dataclass
-class Found:
+class SignalCheckResult:
     """The outcome of a check."""
 
     where: str
@@ -59,7 +59,7 @@ class Found:
     launcher: str
     signals: list[str]
     """Those that were to arrive, in this order."""
-    ranks: list[RankFound]
+    ranks: list[RankSignals]
 
     @property
     def missing(self) -> dict[str, list[int]]:
@@ -103,9 +103,11 @@ def _full(word: str) -> str:
     return word if word.startswith("SIG") else f"SIG{word}"
 
 
-def check_on_slurm(plan: Plan, run: Run, job_id: str, say: Say) -> Found:
+def check_on_slurm(plan: Plan, run: Run, job_id: str, say: Say) -> SignalCheckResult:
     """Watch a submitted job of the probe; it is cancelled however this ends."""
-    watch = _Watch(run, plan.shape.world_size if plan.launcher != "python" else plan.shape.nodes)
+    watch = _CheckWatch(
+        run, plan.shape.world_size if plan.launcher != "python" else plan.shape.nodes
+    )
     early = early_signal(plan.job.signal or DEFAULT)
     try:
         _until_ready(watch, job_id, say)
@@ -117,19 +119,21 @@ def check_on_slurm(plan: Plan, run: Run, job_id: str, say: Say) -> Found:
         _until(lambda: all(each.workers is not None for each in watch.ranks()), _STRAGGLERS)
     finally:
         cancel(job_id)
-    return Found(
+    return SignalCheckResult(
         f"job {job_id}", plan.launcher, list(dict.fromkeys([early, "SIGTERM"])), watch.ranks()
     )
 
 
-def check_here(words: Sequence[str], launcher: str, size: int, root: Path, say: Say) -> Found:
+def check_here(
+    words: Sequence[str], launcher: str, size: int, root: Path, say: Say
+) -> SignalCheckResult:
     """Start the probe by ``allranks run`` and signal that."""
     command = [sys.executable, "-m", "allranks", "run", "--runs", str(root), *words, "-m", MODULE]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     try:
-        watch = _Watch(root, size)
+        watch = _CheckWatch(root, size)
         say("starting the ranks")
         if not _until(lambda: len(watch.ranks(known=True)) == size, 120, process.poll):
             raise UsageError(f"The ranks did not start:\n{process.communicate()[1].strip()}")
@@ -141,17 +145,17 @@ def check_here(words: Sequence[str], launcher: str, size: int, root: Path, say: 
         process.communicate(timeout=60)
     finally:
         process.kill()
-    return Found("this machine", launcher, ["SIGUSR1", "SIGTERM"], watch.ranks())
+    return SignalCheckResult("this machine", launcher, ["SIGUSR1", "SIGTERM"], watch.ranks())
 
 
-class _Watch:
+class _CheckWatch:
     """What the ranks have written so far."""
 
     def __init__(self, run: Run | Path, size: int) -> None:
         self._root = run if isinstance(run, Path) else run.path
         self.size = size
 
-    def ranks(self, known: bool = False) -> list[RankFound]:
+    def ranks(self, known: bool = False) -> list[RankSignals]:
         """Every rank, those that have not written yet as well; or only those ``known``."""
         files = sorted(self._root.glob("**/attempts/1/signals/rank-*.jsonl"))
         found = {int(file.stem[5:]): file for file in files}
@@ -159,8 +163,8 @@ class _Watch:
         return [_read(number, found.get(number)) for number in numbers]
 
 
-def _read(rank: int, file: Path | None) -> RankFound:
-    made = RankFound(rank)
+def _read(rank: int, file: Path | None) -> RankSignals:
+    made = RankSignals(rank)
     for line in file.read_text().splitlines() if file is not None else ():
         facts = json.loads(line) if line.endswith("}") else {}
         made.host = facts.get("host", made.host)
@@ -172,7 +176,7 @@ def _read(rank: int, file: Path | None) -> RankFound:
     return made
 
 
-def _until_ready(watch: _Watch, job_id: str, say: Say) -> None:
+def _until_ready(watch: _CheckWatch, job_id: str, say: Say) -> None:
     while len(watch.ranks(known=True)) < watch.size:
         status = job_status(job_id)[job_id]
         if status.state.ended:
@@ -183,7 +187,7 @@ def _until_ready(watch: _Watch, job_id: str, say: Say) -> None:
 
 
 def _until_all(
-    watch: _Watch, name: str, tell: Callable[[], None], ended: Callable[[], bool]
+    watch: _CheckWatch, name: str, tell: Callable[[], None], ended: Callable[[], bool]
 ) -> None:
     """Until every rank has the signal, or the others have had it for a while, or the job ended."""
     first = None
@@ -197,7 +201,7 @@ def _until_all(
         time.sleep(_LOOK)
 
 
-def _waiting(watch: _Watch, name: str) -> str:
+def _waiting(watch: _CheckWatch, name: str) -> str:
     ends = [each.end for each in watch.ranks() if each.end is not None]
     left = f", {max(ends) - time.time():.0f} s to the end of the job" if ends else ""
     return f"{watch.size} ranks wait for {name}{left}"

@@ -19,7 +19,7 @@ _WHO = "{{run}} {{task}}"
 
 
 @dataclass(frozen=True)
-class Query:
+class PanelQuery:
     """One expression and how its series are called."""
 
     text: str
@@ -31,7 +31,7 @@ class Panel:
     """One picture of the dashboard."""
 
     title: str
-    queries: Sequence[Query]
+    queries: Sequence[PanelQuery]
     width: int = 12
     height: int = 8
     kind: str = "timeseries"
@@ -43,31 +43,31 @@ class Panel:
     high: float | None = None
 
 
-def _of(name: str, legend: str = "", more: str = "") -> Query:
+def _of(name: str, legend: str = "", more: str = "") -> PanelQuery:
     labels = f'{{run=~"$run"{more}}}'
-    return Query(f"allranks_{name}{labels}", f"{_WHO} {legend}".strip())
+    return PanelQuery(f"allranks_{name}{labels}", f"{_WHO} {legend}".strip())
 
 
-def _mean(name: str, by: str, legend: str) -> Query:
+def _mean(name: str, by: str, legend: str) -> PanelQuery:
     """Over the tasks of a job array; of any other run the value itself."""
-    return Query(f"avg by (run, {by}) (allranks_{name}{_RUN})", f"{{{{run}}}} {legend}")
+    return PanelQuery(f"avg by (run, {by}) (allranks_{name}{_RUN})", f"{{{{run}}}} {legend}")
 
 
 _HOST, _RANK = "{{host}}", "rank {{rank}}"
 _GPU = "{{host}} gpu {{gpu}}"
 
 PANELS = (
-    Panel("State", [Query(f"allranks_run_state{_RUN} == 1", f"{_WHO}: {{{{state}}}}")], 3, 4, "stat"),
+    Panel("State", [PanelQuery(f"allranks_run_state{_RUN} == 1", f"{_WHO}: {{{{state}}}}")], 3, 4, "stat"),
     Panel("Progress", [_of("progress_ratio")], 3, 4, "gauge", "percentunit", high=1),
     Panel("Remaining", [_of("remaining_seconds")], 3, 4, "stat", "s"),
     Panel(
         "Time limit",
-        [Query(f"allranks_deadline_timestamp_seconds{_RUN} - time()")],
+        [PanelQuery(f"allranks_deadline_timestamp_seconds{_RUN} - time()")],
         3, 4, "stat", "s", "Until the job ends: it should be more than what remains.",
     ),
     Panel(
         "Since the last step",
-        [Query(f"time() - allranks_last_step_timestamp_seconds{_RUN}")],
+        [PanelQuery(f"time() - allranks_last_step_timestamp_seconds{_RUN}")],
         3, 4, "stat", "s", "It grows while a run hangs, and after its end.",
     ),
     Panel("MFU", [_of("mfu_ratio")], 3, 4, "stat", "percentunit"),
@@ -100,7 +100,7 @@ PANELS = (
     Panel(
         "Own work of each rank",
         [
-            Query(
+            PanelQuery(
                 f"allranks_rank_data_seconds{_RUN} + allranks_rank_compute_seconds{_RUN}",
                 f"{_WHO} {_RANK}",
             )

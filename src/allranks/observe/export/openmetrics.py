@@ -7,29 +7,29 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from allranks.observe.export.metric_names import NAMES, RUN_LABELS, Name
 from allranks.observe.export.metric_readers import Labels
-from allranks.observe.view.model import Snapshot
+from allranks.observe.view.model import RunView
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 """What an endpoint answers with."""
 
 
-def exposition(snapshots: Iterable[Snapshot]) -> str:
+def exposition(snapshots: Iterable[RunView]) -> str:
     """OpenMetrics text of these runs: what ``/metrics`` of ``allranks web`` gives out."""
     labelled = _labelled(snapshots)
     lines = [line for name in NAMES for line in _family(name, labelled, classic=False)]
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-def classic_text(snapshots: Iterable[Snapshot]) -> str:
+def classic_text(snapshots: Iterable[RunView]) -> str:
     """Prometheus' older format, which the node exporter's textfile collector takes."""
     labelled = _labelled(snapshots)
     lines = [line for name in NAMES for line in _family(name, labelled, classic=True)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _labelled(snapshots: Iterable[Snapshot]) -> list[tuple[Labels, Snapshot]]:
+def _labelled(snapshots: Iterable[RunView]) -> list[tuple[Labels, RunView]]:
     """Each run (and task) once, with the labels that tell it apart; two of the same id by their folders."""
-    found: dict[tuple[str, str], tuple[Labels, Snapshot]] = {}
+    found: dict[tuple[str, str], tuple[Labels, RunView]] = {}
     for snapshot in snapshots:
         run, task = snapshot.status.run, snapshot.task
         known = found.get((run.id, task))
@@ -39,9 +39,7 @@ def _labelled(snapshots: Iterable[Snapshot]) -> list[tuple[Labels, Snapshot]]:
     return list(found.values())
 
 
-def _family(
-    name: Name, labelled: Sequence[tuple[Labels, Snapshot]], classic: bool
-) -> Iterator[str]:
+def _family(name: Name, labelled: Sequence[tuple[Labels, RunView]], classic: bool) -> Iterator[str]:
     """Its head and its samples; nothing at all where no run has a value."""
     samples = list(_samples(name, labelled))
     if not samples:
@@ -55,7 +53,7 @@ def _family(
     yield from samples
 
 
-def _samples(name: Name, labelled: Sequence[tuple[Labels, Snapshot]]) -> Iterator[str]:
+def _samples(name: Name, labelled: Sequence[tuple[Labels, RunView]]) -> Iterator[str]:
     seen: set[str] = set()
     for labels, snapshot in labelled:
         for own, value in name.read(snapshot):

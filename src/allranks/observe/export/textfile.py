@@ -10,9 +10,9 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import span
 from allranks.errors import SlurmError, UsageError
 from allranks.observe.export.openmetrics import classic_text, exposition
-from allranks.observe.view.model import Snapshot
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.model import RunView
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.runs.atomic_files import put_text
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus, run_statuses
@@ -23,7 +23,7 @@ ANSWER = 10.0
 """Seconds that a look waits for Slurm."""
 
 
-def text_of(snapshots: Sequence[Snapshot], openmetrics: bool = False) -> str:
+def text_of(snapshots: Sequence[RunView], openmetrics: bool = False) -> str:
     """In the format that was asked for."""
     return exposition(snapshots) if openmetrics else classic_text(snapshots)
 
@@ -33,19 +33,19 @@ def looks(
     every: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[list[Snapshot]]:
+) -> Iterator[list[RunView]]:
     """The runs as they are now, of job arrays every task; with ``every`` again after so many seconds.
 
     It goes on until all have ended; SlurmError when of the others nothing has been known for long.
     """
-    sources = [Source(run) for run in runs]
+    sources = [RunSource(run) for run in runs]
     known = clock()
     while True:
         for source in sources:
             source.refresh()
         statuses = run_statuses([Run.open(run.path) for run in runs], ANSWER)
         found = zip(sources, statuses, strict=True)
-        yield [take(each, status) for source, status in found for each in source.each()]
+        yield [view_run(each, status) for source, status in found for each in source.each()]
         lives = [status for status in statuses if not _over(status)]
         if every is None or not lives:
             return

@@ -9,7 +9,7 @@ from allranks.cluster.slurm.accounting import job_usage
 from allranks.cluster.slurm.job_usage import Usage
 from allranks.core.redaction import redact_text
 from allranks.errors import RunNotFoundError
-from allranks.observe.report.model import Facts, GpuUsed, Used
+from allranks.observe.report.model import GpuUsed, RunFacts, UsedResources
 from allranks.observe.report.requested_resources import from_usage
 from allranks.runs.run import Run
 
@@ -41,9 +41,9 @@ def belongs(run: Run, usage: Usage) -> bool:
     return True
 
 
-def job_facts(usage: Usage, *, now: datetime | None = None) -> Facts:
+def job_facts(usage: Usage, *, now: datetime | None = None) -> RunFacts:
     """From accounting, or as far as Slurm still remembers the job."""
-    return Facts(
+    return RunFacts(
         name=usage.name or f"job {usage.job_id}",
         id=f"job {usage.job_id}",
         kind="job",
@@ -70,14 +70,14 @@ def job_facts(usage: Usage, *, now: datetime | None = None) -> Facts:
     )
 
 
-def used_by_job(usage: Usage) -> Used:
+def used_by_job(usage: Usage) -> UsedResources:
     """Means and peaks over the whole job; without a source where nothing was recorded."""
     largest = usage.largest
     if usage.cpu_seconds is None and largest is None:
-        return Used()
+        return UsedResources()
     nodes = usage.nodes or 1
     busy = usage.busy_cpus
-    return Used(
+    return UsedResources(
         source="accounting",
         seconds=usage.seconds,
         samples=len(usage.steps),

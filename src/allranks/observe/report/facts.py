@@ -13,17 +13,17 @@ from allranks.core.redaction import redact_text, redact_words
 from allranks.errors import AllranksError
 from allranks.observe.report.external_job import WAIT, belongs, used_by_job
 from allranks.observe.report.measured_usage import own_gpus, sampled
-from allranks.observe.report.model import Error, Facts, Life, Used
+from allranks.observe.report.model import AttemptFacts, Error, RunFacts, UsedResources
 from allranks.observe.report.reproduction import environment, reproduce, settings, settled, versions
 from allranks.observe.report.requested_resources import asked
 from allranks.observe.report.slow_ranks import slow_ranks
 from allranks.observe.report.training_summary import best, diverged, latest, typical
 from allranks.observe.view.attempt_views import task_status
-from allranks.observe.view.diagnostics import remarks
+from allranks.observe.view.diagnostics import diagnostics
 from allranks.observe.view.fit_steps import fit_start
-from allranks.observe.view.model import PHASES, Remark, Snapshot
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.model import PHASES, Diagnostic, RunView
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.observe.view.step_phases import phases
 from allranks.runs.atomic_files import read_json
 from allranks.runs.attempt_history import AttemptSummary, goodput
@@ -34,12 +34,12 @@ from allranks.schedulers.run_state import RunStatus, run_statuses
 
 def run_facts(
     run: Run, *, task: str | None = None, now: datetime | None = None
-) -> tuple[Facts, Source]:
+) -> tuple[RunFacts, RunSource]:
     """The facts, and the source that pictures are drawn from."""
-    source = Source(run, task)
+    source = RunSource(run, task)
     source.refresh()
     status = run_statuses([source.run], timeout=WAIT)[0]
-    look = take(source, status)
+    look = view_run(source, status)
     on_slurm = run.scheduler == "slurm" or bool(run.job_ids)
     usage, silence = _accounting(run) if on_slurm else (None, "")
     request, seen = asked(run.path, usage, on_slurm), _used(source, usage)
@@ -59,13 +59,13 @@ def run_facts(
     return _with_training(_with_setting(facts, source), source, look), source
 
 
-def _course(source: Source, look: Snapshot) -> Facts:
+def _course(source: RunSource, look: RunView) -> RunFacts:
     """What run it is, and how it went."""
     run, status = source.run, look.status
     # Of an array, those of the one task that the source follows.
     entries = [one for one in look.attempts if one.attempt.array_task == (source.task or "")]
     lives, good = _lives(entries), goodput(entries)
-    return Facts(
+    return RunFacts(
         name=run.name,
         id=run.id,
         kind="run",
@@ -87,13 +87,13 @@ def _course(source: Source, look: Snapshot) -> Facts:
     )
 
 
-def _tasks(source: Source, status: RunStatus) -> dict[str, str]:
+def _tasks(source: RunSource, status: RunStatus) -> dict[str, str]:
     """How each task of an array stands, in the order of their numbers."""
     last = sorted(source.lives.last().items(), key=lambda each: (len(each[0]), each[0]))
     return {task: task_status(status, task, [life]).state.value for task, life in last}
 
 
-def _with_setting(facts: Facts, source: Source) -> Facts:
+def _with_setting(facts: RunFacts, source: RunSource) -> RunFacts:
     """With what it ran, and where."""
     run, last = source.run, source.last.attempt if source.last else None
     plan = read_json(run.path / "plan.json")
@@ -111,7 +111,7 @@ def _with_setting(facts: Facts, source: Source) -> Facts:
     )
 
 
-def _with_training(facts: Facts, source: Source, look: Snapshot) -> Facts:
+def _with_training(facts: RunFacts, source: RunSource, look: RunView) -> RunFacts:
     """With what its steps tell."""
     return replace(
         facts,
@@ -137,20 +137,20 @@ def _accounting(run: Run) -> tuple[Usage | None, str]:
     return (usage if usage and belongs(run, usage) else None), ""
 
 
-def _used(source: Source, usage: Usage | None) -> Used:
+def _used(source: RunSource, usage: Usage | None) -> UsedResources:
     """The samples of the run itself are finer than accounting; either may be missing."""
     own = sampled(source)
     return own if own.source or usage is None else used_by_job(usage)
 
 
-def _lives(entries: Sequence[AttemptSummary]) -> list[Life]:
+def _lives(entries: Sequence[AttemptSummary]) -> list[AttemptFacts]:
     following = [*entries[1:], None]
     return [_life(entry, after) for entry, after in zip(entries, following, strict=False)]
 
 
-def _life(entry: AttemptSummary, after: AttemptSummary | None) -> Life:
+def _life(entry: AttemptSummary, after: AttemptSummary | None) -> AttemptFacts:
     attempt = entry.attempt
-    return Life(
+    return AttemptFacts(
         number=attempt.number,
         job_id=attempt.job_id,
         start=attempt.start,
@@ -177,7 +177,7 @@ def _lost(entry: AttemptSummary, after: AttemptSummary | None) -> int:
     return max(entry.last_step - built_on, 0)
 
 
-def _error(look: Snapshot) -> Error | None:
+def _error(look: RunView) -> Error | None:
     failure = look.error
     if failure is None:
         return None
@@ -185,10 +185,10 @@ def _error(look: Snapshot) -> Error | None:
     return Error(failure.rank, failure.host, failure.exit_code, failure.signal, text)
 
 
-def _findings(run: Run) -> list[Remark]:
+def _findings(run: Run) -> list[Diagnostic]:
     return [
         replace(each, message=redact_text(each.message), help=redact_text(each.help))
-        for each in remarks(run)
+        for each in diagnostics(run)
         if each.source != "run"  # the failure is told apart, with its traceback
     ]
 
@@ -197,7 +197,7 @@ def _safe(value: str) -> str:
     return " ".join(redact_words(value.split(" ")))
 
 
-def _limits(source: Source, seen: Used, used: Used, silence: str) -> list[str]:
+def _limits(source: RunSource, seen: UsedResources, used: UsedResources, silence: str) -> list[str]:
     """What is missing here, and why."""
     found = []
     if not used.source:

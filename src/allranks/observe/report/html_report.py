@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from allranks._version import __version__
 from allranks.core.formatting import amount, percent, step_time, value
 from allranks.core.plots.svg import COLOURS, escaped
-from allranks.observe.pages.html import document, facts_of, table_of
-from allranks.observe.pages.table import Table
+from allranks.observe.pages.html_parts import document, facts_of, table_of
+from allranks.observe.pages.text_table import TextTable
 from allranks.observe.report import report_tables as tables
 from allranks.observe.report import usage_rows as uses
 from allranks.observe.report import verdict as summary
 from allranks.observe.report.advice import Advice
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 from allranks.observe.report.report_plots import Picture
 from allranks.observe.report.report_tables import when
 from allranks.observe.report.usage_rows import Use
@@ -25,7 +25,7 @@ _LONGEST = 12_000
 """Letters of a traceback."""
 
 
-def page(facts: Facts, advice: Sequence[Advice], pictures: Sequence[Picture] = ()) -> str:
+def page(facts: RunFacts, advice: Sequence[Advice], pictures: Sequence[Picture] = ()) -> str:
     """The whole document."""
     sections = [
         _head(facts, advice),
@@ -43,7 +43,7 @@ def page(facts: Facts, advice: Sequence[Advice], pictures: Sequence[Picture] = (
     return document(f"{facts.id}: report", body)
 
 
-def _head(facts: Facts, advice: Sequence[Advice]) -> str:
+def _head(facts: RunFacts, advice: Sequence[Advice]) -> str:
     tiles = summary.tiles(facts)
     state = f'<span class="badge {tiles[0].mood}">{escaped(facts.state)}</span>'
     known = [
@@ -83,7 +83,7 @@ def _advice(advice: Sequence[Advice]) -> str:
     )
 
 
-def _error(facts: Facts) -> str:
+def _error(facts: RunFacts) -> str:
     error = facts.error
     if error is None or not error.traceback:
         return ""
@@ -95,7 +95,7 @@ def _error(facts: Facts) -> str:
     )
 
 
-def _use(facts: Facts) -> str:
+def _use(facts: RunFacts) -> str:
     bars = "".join(map(_bar, uses.uses(facts)))
     asked = facts_of(tables.request(facts))
     used = bars or '<p class="soft">Not known.</p>'
@@ -117,7 +117,7 @@ def _bar(use: Use) -> str:
     )
 
 
-def _step(facts: Facts) -> str:
+def _step(facts: RunFacts) -> str:
     whole = facts.step_seconds
     if whole <= 0:
         return ""
@@ -154,7 +154,7 @@ def _plots(pictures: Sequence[Picture]) -> str:
     return f'<h2>Over time</h2>\n<div class="plots">{cards}</div>'
 
 
-def _attempts(facts: Facts) -> str:
+def _attempts(facts: RunFacts) -> str:
     if not facts.attempts:
         return ""
     good = ""
@@ -163,14 +163,14 @@ def _attempts(facts: Facts) -> str:
     return f'<h2>Attempts</h2>\n<div class="card">{good}{table_of(tables.attempts(facts))}</div>'
 
 
-def _gpus(facts: Facts) -> str:
+def _gpus(facts: RunFacts) -> str:
     if not any(gpu.name or gpu.memory for gpu in facts.used.gpus):
         return ""
     table = tables.gpus(facts)
     return _folded(f"GPUs ({len(facts.used.gpus)})", table_of(table), len(table.rows) <= 8)
 
 
-def _findings(facts: Facts) -> str:
+def _findings(facts: RunFacts) -> str:
     if not facts.findings:
         return ""
     rows = "".join(
@@ -182,12 +182,12 @@ def _findings(facts: Facts) -> str:
     return f"<h2>What lint and check found</h2>\n{rows}"
 
 
-def _details(facts: Facts) -> str:
+def _details(facts: RunFacts) -> str:
     parts = []
     if ways := [way for way in (facts.reproduce, facts.settled) if way]:
         blocks = [f"<pre>{escaped(chr(10).join(way))}</pre>" for way in ways]
         parts.append(f"<h2>To run it again</h2>\n{f'<p>{SETTLED}</p>'.join(blocks)}")
-    plan = Table(("Value", "", "Where it came from"), [list(row) for row in facts.values_asked])
+    plan = TextTable(("Value", "", "Where it came from"), [list(row) for row in facts.values_asked])
     sections = [
         ("Versions", facts_of(facts.versions.items())),
         ("The Trainer's settings", facts_of(facts.settings.items())),
@@ -211,7 +211,7 @@ def _folded(title: str, body: str, open_: bool) -> str:
     return f'<div class="card"><details{state}><summary>{escaped(title)}</summary>{body}</details></div>'
 
 
-def _foot(facts: Facts) -> str:
+def _foot(facts: RunFacts) -> str:
     remarks = "".join(f"<p>{escaped(each)}</p>" for each in facts.remarks)
     made = f"Made by allranks {escaped(__version__)}, {when(facts.time)}."
     return f"<footer>{remarks}<p>{made}</p></footer>"

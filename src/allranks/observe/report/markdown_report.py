@@ -6,27 +6,27 @@ from collections.abc import Iterator, Sequence
 
 from allranks._version import __version__
 from allranks.core.formatting import percent, step_time
-from allranks.observe.pages.markdown import as_code, block, escaped, table_lines
-from allranks.observe.pages.table import Table
+from allranks.observe.pages.markdown_parts import as_code, block, escaped, table_lines
+from allranks.observe.pages.text_table import TextTable
 from allranks.observe.report import report_tables as tables
 from allranks.observe.report import usage_rows as uses
 from allranks.observe.report import verdict as summary
 from allranks.observe.report.advice import Advice
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 from allranks.observe.report.report_tables import when
 from allranks.observe.report.verdict import SETTLED, array, changes, verdict
 
 _MARK = {"error": "**This went wrong:**", "warning": "**Worth changing:**", "note": "Worth a try:"}
 
 
-def markdown(facts: Facts, advice: Sequence[Advice]) -> str:
+def markdown(facts: RunFacts, advice: Sequence[Advice]) -> str:
     """The whole text."""
     return (
         "\n".join([*_head(facts, advice), *_advice(changes(advice)), *_body(facts)]).rstrip() + "\n"
     )
 
 
-def _head(facts: Facts, advice: Sequence[Advice]) -> Iterator[str]:
+def _head(facts: RunFacts, advice: Sequence[Advice]) -> Iterator[str]:
     yield f"# {escaped(facts.name)}: {escaped(facts.state)}"
     yield ""
     began = f"began {when(facts.start)}" if facts.start else ""
@@ -39,7 +39,7 @@ def _head(facts: Facts, advice: Sequence[Advice]) -> Iterator[str]:
     yield ""
     tiles = summary.tiles(facts)
     yield from table_lines(
-        Table(("", "", ""), [[tile.title, tile.value, tile.about] for tile in tiles])
+        TextTable(("", "", ""), [[tile.title, tile.value, tile.about] for tile in tiles])
     )
 
 
@@ -52,7 +52,7 @@ def _advice(advice: Sequence[Advice]) -> Iterator[str]:
         yield f"- {_MARK[each.severity]} {escaped(each.text)}{code}"
 
 
-def _body(facts: Facts) -> Iterator[str]:
+def _body(facts: RunFacts) -> Iterator[str]:
     if facts.error is not None and facts.error.traceback:
         yield from ("", "## The first error", "", *block(facts.error.traceback))
     found = uses.uses(facts)
@@ -60,16 +60,16 @@ def _body(facts: Facts) -> Iterator[str]:
         word = uses.word(facts)
         yield from ("", f"## {word} and used", "")
         rows = [[use.title, use.used, use.asked, use.about] for use in found]
-        yield from table_lines(Table(("", "Used", word, ""), rows, frozenset({1, 2})))
+        yield from table_lines(TextTable(("", "Used", word, ""), rows, frozenset({1, 2})))
     asked = [list(pair) for pair in tables.request(facts)]
-    yield from ("", *table_lines(Table(("", ""), asked)))
+    yield from ("", *table_lines(TextTable(("", ""), asked)))
     if facts.step_seconds:
         yield from ("", f"## A step: {step_time(facts.step_seconds)}", "")
         phases = [
             [name, step_time(value), percent(value / facts.step_seconds)]
             for name, value in facts.phases.items()
         ]
-        yield from table_lines(Table(("", "Time", "Share"), phases, frozenset({1, 2})))
+        yield from table_lines(TextTable(("", "Time", "Share"), phases, frozenset({1, 2})))
     if facts.findings:
         yield from ("", "## What lint and check found", "")
         for finding in facts.findings:
@@ -84,7 +84,7 @@ def _body(facts: Facts) -> Iterator[str]:
     yield from _end(facts)
 
 
-def _end(facts: Facts) -> Iterator[str]:
+def _end(facts: RunFacts) -> Iterator[str]:
     if facts.versions:
         text = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
         yield from ("", f"Versions: {escaped(text)}")

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allranks.observe.report.model import Asked, GpuUsed, Used
+from allranks.observe.report.model import GpuUsed, RequestedResources, UsedResources
 from allranks.observe.view.json_numbers import real, whole
-from allranks.observe.view.run_source import AttemptSource, NodeSource, Source
+from allranks.observe.view.run_source import AttemptSource, NodeSource, RunSource
 
 MOST, LEAST, ALL = 1500, 200, 20_000
 """Samples of each file of a node that means are taken of, evenly spaced, at most and at least; of all about."""
@@ -128,7 +128,7 @@ class _Machines:
         return self.gpus.setdefault(key, _Gpu(facts, node.host, node.node, number))
 
 
-def sampled(source: Source) -> Used:
+def sampled(source: RunSource) -> UsedResources:
     """The run's use of its machines; without a source where nothing was sampled."""
     machines = _Machines(_most(source))
     seconds, counts = 0.0, []
@@ -138,11 +138,11 @@ def sampled(source: Source) -> Used:
         counts += [count for _, count in trained]
     nodes, gpus = list(machines.nodes.values()), list(machines.gpus.values())
     if not any(len(file) for file in _files(source)):
-        return Used()
+        return UsedResources()
     return _used(nodes, gpus, seconds, max(counts))
 
 
-def own_gpus(used: Used, asked: Asked) -> Used:
+def own_gpus(used: UsedResources, asked: RequestedResources) -> UsedResources:
     """Without GPUs where a node showed more than were asked for: then those of others are among them."""
     counts: dict[str, int] = {}
     for gpu in used.gpus:
@@ -153,12 +153,12 @@ def own_gpus(used: Used, asked: Asked) -> Used:
     return replace(used, gpus=(), energy=None)
 
 
-def _files(source: Source) -> list[Sequence[Row]]:
+def _files(source: RunSource) -> list[Sequence[Row]]:
     nodes = [node for each in source.attempts.values() for node in each.nodes.values()]
     return [file for node in nodes for file in node.files.values()]
 
 
-def _most(source: Source) -> int:
+def _most(source: RunSource) -> int:
     return min(max(ALL // max(len(_files(source)), 1), LEAST), MOST)
 
 
@@ -168,11 +168,11 @@ def _begun(attempt: AttemptSource) -> float:
     return (progress.began if progress else None) or 0.0
 
 
-def _used(nodes: list[_Node], gpus: list[_Gpu], seconds: float, samples: int) -> Used:
+def _used(nodes: list[_Node], gpus: list[_Gpu], seconds: float, samples: int) -> UsedResources:
     busiest = max(nodes, key=lambda node: mean(node.cpus) or 0.0)
     fullest = max(nodes, key=lambda node: node.memory)
     joules = sum(gpu.joules for gpu in gpus)
-    return Used(
+    return UsedResources(
         source="samples",
         seconds=seconds,
         samples=samples,

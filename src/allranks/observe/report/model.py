@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
 
-from allranks.observe.view.model import Remark
+from allranks.observe.view.model import Diagnostic
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedResources:
     """What the job asked for, or where it did not say, what it got."""
 
     nodes: int | None = None
@@ -63,7 +63,7 @@ class GpuUsed:
 
 
 @dataclass(frozen=True)
-class Used:
+class UsedResources:
     """What was measured, by the sampler of the run or by Slurm's accounting."""
 
     source: str = ""
@@ -118,7 +118,7 @@ class Used:
 
 
 @dataclass(frozen=True)
-class Slow:
+class SlowRank:
     """A rank that the others waited for."""
 
     rank: int
@@ -130,7 +130,7 @@ class Slow:
 
 
 @dataclass(frozen=True)
-class Life:
+class AttemptFacts:
     """One attempt."""
 
     number: int
@@ -160,7 +160,7 @@ class Error:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """All of it."""
 
     name: str
@@ -189,8 +189,8 @@ class Facts:
     seconds: float = 0.0
     """How long it held its nodes, all attempts together."""
     waited: float | None = None
-    asked: Asked = field(default_factory=Asked)
-    used: Used = field(default_factory=Used)
+    asked: RequestedResources = field(default_factory=RequestedResources)
+    used: UsedResources = field(default_factory=UsedResources)
     mixed: bool = False
     """All parts of a heterogeneous job: means over unlike nodes, on which no advice is built."""
     phases: Mapping[str, float] = field(default_factory=dict)
@@ -207,12 +207,12 @@ class Facts:
     total_steps: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     """The Trainer's that matter here: precision, compile, accumulate, checkpoint_async …"""
-    slow: Sequence[Slow] = ()
-    attempts: Sequence[Life] = ()
+    slow: Sequence[SlowRank] = ()
+    attempts: Sequence[AttemptFacts] = ()
     goodput: float | None = None
     useful: float = 0.0
     error: Error | None = None
-    findings: Sequence[Remark] = ()
+    findings: Sequence[Diagnostic] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that change how a training runs; secrets are not among them."""

@@ -16,7 +16,7 @@ from allranks.observe.report.external_job import belongs, job_facts, known_usage
 from allranks.observe.report.facts import run_facts
 from allranks.observe.report.html_report import page
 from allranks.observe.report.markdown_report import markdown
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 from allranks.observe.report.report_json import record
 from allranks.observe.report.report_plots import Picture, pictures
 from allranks.observe.report.verdict import verdict
@@ -32,7 +32,7 @@ FORMATS = {"html": "html", "markdown": "md", "json": "json"}
 class Report:
     """The facts, what follows from them, and the pictures."""
 
-    facts: Facts
+    facts: RunFacts
     advice: Sequence[Advice]
     pictures: Sequence[Picture] = field(default_factory=list)
 

@@ -8,7 +8,7 @@ from typing import Any
 from allranks._version import __version__
 from allranks.core.formatting import clean_lines
 from allranks.observe.report.advice import Advice, enough
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 from allranks.observe.report.verdict import verdict
 from allranks.observe.view.view_json import json_value
 
@@ -16,7 +16,7 @@ FORMAT = 1
 """Goes up when a key changes its meaning or goes away; new ones may come at any time."""
 
 
-def record(facts: Facts, advice: Sequence[Advice]) -> dict[str, Any]:
+def record(facts: RunFacts, advice: Sequence[Advice]) -> dict[str, Any]:
     """Sizes in bytes, times in seconds or ISO 8601, shares from 0 to 1; null is not known."""
     content = {
         "format": FORMAT,

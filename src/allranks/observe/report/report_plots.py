@@ -8,13 +8,13 @@ from itertools import islice
 from statistics import mean, median
 from typing import Any
 
-from allranks.core.plots import Line, bar_plot, heat_plot, line_plot
+from allranks.core.plots import LineSeries, bar_plot, heat_plot, line_plot
 from allranks.observe.report.training_summary import diverged
 from allranks.observe.view.curve_thinning import thin
 from allranks.observe.view.fit_steps import fit_start
 from allranks.observe.view.heatmap_matrix import Heat, heat, kinds
 from allranks.observe.view.json_numbers import real
-from allranks.observe.view.run_source import Columns, Source
+from allranks.observe.view.run_source import Columns, RunSource
 from allranks.observe.view.step_phases import phases_over_time
 
 Units = Sequence[tuple[float, str]]
@@ -52,12 +52,12 @@ class Picture:
     svg: str
 
 
-def pictures(source: Source) -> list[Picture]:
+def pictures(source: RunSource) -> list[Picture]:
     """In the order in which they are shown."""
     return [*_training(source), *_nodes(source), *_heats(source)]
 
 
-def _training(source: Source) -> Iterator[Picture]:
+def _training(source: RunSource) -> Iterator[Picture]:
     """Of a script that trains several times the last time: one axis of steps can show one."""
     since = fit_start(source)
     losses = [
@@ -76,7 +76,7 @@ def _training(source: Source) -> Iterator[Picture]:
     yield from _phases(*phases_over_time(source, BARS, source.train.place(since)))
 
 
-def _lost(source: Source) -> tuple[float, float, str] | None:
+def _lost(source: RunSource) -> tuple[float, float, str] | None:
     """Where the training loss is not finite any more: to the last step."""
     since, last = diverged(source).get("train_loss"), source.train.last("step")
     return (
@@ -101,26 +101,26 @@ def _phases(steps: Sequence[float], parts: Mapping[str, Sequence[float]]) -> Ite
     yield Picture("phases", svg)
 
 
-def _steep(lines: Sequence[Line]) -> bool:
+def _steep(lines: Sequence[LineSeries]) -> bool:
     values = [value for line in lines for value in line.ys if value is not None]
     later = [value for line in lines for value in line.ys[len(line.ys) // 2 :] if value is not None]
     return bool(later) and min(values) > 0 and max(values) > STEEP * median(later)
 
 
-def _lines(lines: Sequence[Line], **how: Any) -> str:
+def _lines(lines: Sequence[LineSeries], **how: Any) -> str:
     return line_plot(lines, width=NARROW, height=TALL, **how)
 
 
 def _curve(
     columns: Columns, name: str, shown: str, since: float, *, points: bool = False
-) -> list[Line]:
+) -> list[LineSeries]:
     begin = columns.place(since)
     xs, ys = thin(columns.part("step", begin), columns.part(name, begin), MOST_POINTS)
     few = points and len(xs) <= 40
-    return [Line(shown, xs, ys, points=few)] if xs else []
+    return [LineSeries(shown, xs, ys, points=few)] if xs else []
 
 
-def _heats(source: Source) -> Iterator[Picture]:
+def _heats(source: RunSource) -> Iterator[Picture]:
     known = kinds(source)
     for kind in _HEATS:
         if kind in known:
@@ -160,14 +160,14 @@ class _Track:
         return mean(known) if known else 0.0
 
 
-def _nodes(source: Source) -> Iterator[Picture]:
+def _nodes(source: RunSource) -> Iterator[Picture]:
     rows = _rows(source)
     for key, title, about, units, names in _OF_NODES:
         tracks = [_track(host, lives, names) for host, lives in rows.items()]
         top = max((value or 0.0 for track in tracks for value in track.values), default=0.0)
         if top > 0:
             size, unit = next(((size, unit) for size, unit in units if top >= size), units[-1])
-            lines = [Line(t.host, t.times, _over(t.values, size)) for t in _some(tracks)]
+            lines = [LineSeries(t.host, t.times, _over(t.values, size)) for t in _some(tracks)]
             y = f"{unit} {about}".strip()
             svg = _lines(lines, x="since the start", y=y, title=title, time_x=True, zero=True)
             yield Picture(key, svg)
@@ -183,7 +183,7 @@ def _value(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
     return sum(known) if known else None
 
 
-def _rows(source: Source) -> dict[str, list[list[dict[str, Any]]]]:
+def _rows(source: RunSource) -> dict[str, list[list[dict[str, Any]]]]:
     """Samples of each host with all peaks, one list for each attempt; times since the first of all."""
     nodes = [node for each in source.attempts.values() for node in each.nodes.values()]
     most = max(min(SAMPLES // max(len(nodes), 1), MOST_POINTS), 40)
@@ -226,7 +226,7 @@ def _track(host: str, lives: list[list[dict[str, Any]]], names: Sequence[str]) -
     return _Track(host, times, values)
 
 
-def _begin(source: Source) -> float:
+def _begin(source: RunSource) -> float:
     """The first sample of all."""
     firsts = [
         float(node.samples[0].get("time") or 0.0)

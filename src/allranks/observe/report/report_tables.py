@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from allranks.core.formatting import percent, size, span
-from allranks.observe.pages.table import Table
-from allranks.observe.report.model import Facts
+from allranks.observe.pages.text_table import TextTable
+from allranks.observe.report.model import RunFacts
 
 _MOST_GPUS = 64
 _MOST_HOSTS = 16
 
 
-def request(facts: Facts) -> list[tuple[str, str]]:
+def request(facts: RunFacts) -> list[tuple[str, str]]:
     """What was asked for and where it ran, in words."""
     asked = facts.asked
     gpus = str(asked.gpus_per_node or "")
@@ -53,7 +53,7 @@ def _hosts(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_HOSTS]) + (" …" if len(names) > _MOST_HOSTS else "")
 
 
-def attempts(facts: Facts) -> Table:
+def attempts(facts: RunFacts) -> TextTable:
     """One row for each."""
     rows = [
         [
@@ -64,10 +64,10 @@ def attempts(facts: Facts) -> Table:
         for life in facts.attempts
     ]  # fmt: skip
     titles = ("#", "Job", "Start", "Time", "Steps", "Lost", "Outcome", "Why")
-    return Table(titles, rows, frozenset({3, 4, 5}))
+    return TextTable(titles, rows, frozenset({3, 4, 5}))
 
 
-def gpus(facts: Facts) -> Table:
+def gpus(facts: RunFacts) -> TextTable:
     """One row for each, the least busy first where there are many."""
     found = list(facts.used.gpus)
     shown = found
@@ -83,7 +83,7 @@ def gpus(facts: Facts) -> Table:
     ]  # fmt: skip
     more = f"The {_MOST_GPUS} least busy of {len(found)} GPUs." if len(shown) < len(found) else ""
     titles = ("Host", "GPU", "Use", "Peak memory", "Power", "Temperature")
-    return Table(titles, rows, frozenset({1, 2, 3, 4, 5}), more)
+    return TextTable(titles, rows, frozenset({1, 2, 3, 4, 5}), more)
 
 
 def when(moment: datetime | None) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 from allranks.cluster.slurm.job_usage import Usage
 from allranks.core.units import Gpus
 from allranks.errors import UsageError
-from allranks.observe.report.model import Asked
+from allranks.observe.report.model import RequestedResources
 from allranks.runs.atomic_files import integer, read_json
 from allranks.runs.run_records import plan_time, plan_values
 
 MIB = 2**20
 
 
-def asked(folder: Path, usage: Usage | None, on_slurm: bool) -> Asked:
+def asked(folder: Path, usage: Usage | None, on_slurm: bool) -> RequestedResources:
     """On this machine nothing is asked for but ranks: it has what it has."""
     plan = read_json(folder / "plan.json")
     shape = plan.get("shape") if isinstance(plan.get("shape"), dict) else {}
@@ -24,10 +24,12 @@ def asked(folder: Path, usage: Usage | None, on_slurm: bool) -> Asked:
     values = plan_values(plan)
     base = _shape(shape)
     if not on_slurm:
-        return Asked(nodes=base.nodes, ranks=base.ranks, ranks_per_node=base.ranks_per_node)
+        return RequestedResources(
+            nodes=base.nodes, ranks=base.ranks, ranks_per_node=base.ranks_per_node
+        )
     memory = integer(shape.get("memory_mib"))
-    got = from_usage(usage) if usage else Asked()
-    return Asked(
+    got = from_usage(usage) if usage else RequestedResources()
+    return RequestedResources(
         nodes=base.nodes or got.nodes,
         ranks=base.ranks or got.ranks,
         ranks_per_node=base.ranks_per_node or got.ranks_per_node,
@@ -46,10 +48,10 @@ def asked(folder: Path, usage: Usage | None, on_slurm: bool) -> Asked:
     )
 
 
-def from_usage(usage: Usage) -> Asked:
+def from_usage(usage: Usage) -> RequestedResources:
     """What Slurm gave a job; per node only what all of its nodes have alike."""
     nodes = usage.nodes or 1
-    return Asked(
+    return RequestedResources(
         nodes=usage.nodes or None,
         tasks_per_node=_each(usage.tasks, usage) or None,
         cpus_per_task=usage.cpus_per_task,
@@ -70,13 +72,13 @@ def _each(count: int, usage: Usage) -> int | None:
     return None if rest or usage.mixed else whole
 
 
-def _shape(shape: Mapping[str, Any]) -> Asked:
+def _shape(shape: Mapping[str, Any]) -> RequestedResources:
     tasks, cpus = integer(shape.get("tasks_per_node")), integer(shape.get("cpus_per_task"))
     try:
         gpus = Gpus.parse(str(shape["gpus_per_node"]))
     except (KeyError, ValueError, UsageError):
         gpus = None
-    return Asked(
+    return RequestedResources(
         nodes=integer(shape.get("nodes")),
         ranks=integer(shape.get("world_size")),
         ranks_per_node=integer(shape.get("ranks_per_node")),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from allranks.observe.report.model import Slow
-from allranks.observe.view.run_source import AttemptSource, Source
+from allranks.observe.report.model import SlowRank
+from allranks.observe.view.run_source import AttemptSource, RunSource
 from allranks.observe.view.stragglers import behind, late, own_work
 
 MOST = 150
@@ -23,14 +23,14 @@ class _Judged:
     """One attempt: where its ranks were, and which of them were slow."""
 
     hosts: dict[int, str]
-    slow: Sequence[Slow]
+    slow: Sequence[SlowRank]
 
     def ranks_on(self, host: str) -> set[int]:
         """Those that were slow there."""
         return {each.rank for each in self.slow if each.host == host}
 
 
-def slow_ranks(source: Source) -> list[Slow]:
+def slow_ranks(source: RunSource) -> list[SlowRank]:
     """The slow ranks of the last attempt that can be judged, the slowest first."""
     judged = [found for each in source.attempts.values() if (found := _judge(each)) is not None]
     if not judged:
@@ -39,7 +39,7 @@ def slow_ranks(source: Source) -> list[Slow]:
     return [replace(each, node_is_slow=_is_the_node(each, judged)) for each in last]
 
 
-def _is_the_node(slow: Slow, judged: Sequence[_Judged]) -> bool:
+def _is_the_node(slow: SlowRank, judged: Sequence[_Judged]) -> bool:
     """Whether another attempt tells the node from the rank's share of the work.
 
     The same rank on the same node again tells nothing: its data may be the longest each time.
@@ -71,7 +71,7 @@ def _judge(attempt: AttemptSource) -> _Judged | None:
             shares.setdefault(rank, []).extend([] if share is None else [share])
     hosts = {rank.rank: rank.host for rank in attempt.ranks}
     slow = [
-        Slow(rank, hosts.get(rank, ""), median(shares[rank]))
+        SlowRank(rank, hosts.get(rank, ""), median(shares[rank]))
         for rank, count in often.items()
         if count > OFTEN * len(places)
     ]

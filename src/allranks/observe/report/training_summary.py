@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from allranks.observe.view.fit_steps import fit_start
-from allranks.observe.view.model import PHASES, Snapshot
-from allranks.observe.view.run_source import Columns, Source
+from allranks.observe.view.model import PHASES, RunView
+from allranks.observe.view.run_source import Columns, RunSource
 
 _SHOWN = (
     "train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu", "flops_per_second",
@@ -21,7 +21,7 @@ _LOSSES = {"train_loss": "train", "val_loss": "val"}
 """By the table that has them."""
 
 
-def latest(look: Snapshot) -> dict[str, float]:
+def latest(look: RunView) -> dict[str, float]:
     """The latest of each metric, without what is shown as the phases of a step."""
     first = [name for name in _SHOWN if name in look.values]
     rest = sorted(name for name in look.values if name not in _SHOWN)
@@ -29,21 +29,21 @@ def latest(look: Snapshot) -> dict[str, float]:
     return {name: look.values[name] for name in [*first, *rest] if name not in hidden}
 
 
-def typical(source: Source) -> dict[str, float]:
+def typical(source: RunSource) -> dict[str, float]:
     """Medians over the run of how fast it was."""
     names = ("samples_per_second", "tokens_per_second", "mfu", "step_seconds")
     known = {name: _known(source.train[name]) for name in names}
     return {name: median(values) for name, values in known.items() if values}
 
 
-def best(source: Source) -> dict[str, float]:
+def best(source: RunSource) -> dict[str, float]:
     """The lowest of each loss."""
     since = fit_start(source)
     known = {name: _known(_since(source, name, since)[1]) for name in _LOSSES}
     return {name: min(values) for name, values in known.items() if values}
 
 
-def diverged(source: Source) -> dict[str, int]:
+def diverged(source: RunSource) -> dict[str, int]:
     """The losses that are NaN or infinite to the end, each with the step since which it is."""
     since, found = fit_start(source), dict[str, int]()
     for name, kind in _LOSSES.items():
@@ -55,7 +55,7 @@ def diverged(source: Source) -> dict[str, int]:
     return found
 
 
-def _since(source: Source, name: str, since: float) -> tuple[list[Any], list[Any]]:
+def _since(source: RunSource, name: str, since: float) -> tuple[list[Any], list[Any]]:
     """The steps and the values of a loss."""
     columns: Columns = getattr(source, _LOSSES[name])
     begin = columns.place(since)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from allranks.core.formatting import percent, size, span, three
 from allranks.observe.report.advice.base import counted
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class Use:
     about: str = ""
 
 
-def word(facts: Facts) -> str:
+def word(facts: RunFacts) -> str:
     """On this machine nothing is asked for: a run has what is there."""
     return "Asked for" if facts.scheduler == "slurm" else "Had"
 
 
-def uses(facts: Facts) -> list[Use]:
+def uses(facts: RunFacts) -> list[Use]:
     """Asked against used, per node; what is not known is left out."""
     found = [_cpu_use(facts), _memory_use(facts), *_gpu_uses(facts), _time_use(facts)]
     return [each for each in found if each is not None]
 
 
-def _cpu_use(facts: Facts) -> Use | None:
+def _cpu_use(facts: RunFacts) -> Use | None:
     used = facts.used
     if used.cpus is None:
         return None
@@ -47,7 +47,7 @@ def _cpu_use(facts: Facts) -> Use | None:
     )
 
 
-def _memory_use(facts: Facts) -> Use | None:
+def _memory_use(facts: RunFacts) -> Use | None:
     used = facts.used
     if used.memory is None:
         return None
@@ -58,7 +58,7 @@ def _memory_use(facts: Facts) -> Use | None:
     return Use("Memory of a node", size(used.memory), size(limit) if limit else "?", share, about)
 
 
-def _gpu_uses(facts: Facts) -> Iterator[Use]:
+def _gpu_uses(facts: RunFacts) -> Iterator[Use]:
     used = facts.used
     if used.gpu_use is not None:
         count = counted(len(used.gpus), "GPU")
@@ -70,7 +70,7 @@ def _gpu_uses(facts: Facts) -> Iterator[Use]:
         yield Use("GPU memory", held, size(total), used.gpu_memory, about)
 
 
-def _time_use(facts: Facts) -> Use | None:
+def _time_use(facts: RunFacts) -> Use | None:
     limit = facts.asked.time_limit
     if not limit or not facts.seconds:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from allranks.core.formatting import amount, percent, span, step_time, three, value
 from allranks.observe.report.advice import Advice, enough
 from allranks.observe.report.advice.base import counted, names
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 
 GOOD, FAIR, BAD, PLAIN = "good", "fair", "bad", "plain"
 _ENDS = {
@@ -51,7 +51,7 @@ class Tile:
     """Whether it is good, fair, bad, or none of these."""
 
 
-def verdict(facts: Facts, advice: Sequence[Advice]) -> str:
+def verdict(facts: RunFacts, advice: Sequence[Advice]) -> str:
     """The report in one sentence."""
     severities = [each.severity for each in changes(advice)]
     state = "It was killed" if facts.killed else _ENDS.get(facts.state, f"It is {facts.state}")
@@ -69,7 +69,7 @@ def verdict(facts: Facts, advice: Sequence[Advice]) -> str:
     return f"{state}; from what was measured there is {much} to change."
 
 
-def array(facts: Facts) -> str:
+def array(facts: RunFacts) -> str:
     """Which task of a job array this is, and which ended otherwise than well; empty of no array."""
     if not facts.tasks:
         return ""
@@ -84,7 +84,7 @@ def array(facts: Facts) -> str:
     )
 
 
-def _other_task(facts: Facts) -> str:
+def _other_task(facts: RunFacts) -> str:
     """What to type for the report of a task that failed, else of any other."""
     others = [task for task in facts.tasks if task != facts.task]
     bad = [task for task in others if facts.tasks[task] in _BADLY]
@@ -95,7 +95,7 @@ def _other_task(facts: Facts) -> str:
     return ""
 
 
-def _not_judged(facts: Facts) -> str:
+def _not_judged(facts: RunFacts) -> str:
     """Why nothing can be said of its use."""
     if facts.mixed:
         return "how its parts used what they had, their own reports tell"
@@ -111,7 +111,7 @@ def changes(advice: Sequence[Advice]) -> list[Advice]:
     return [each for each in advice if each.id != "short"]
 
 
-def tiles(facts: Facts) -> list[Tile]:
+def tiles(facts: RunFacts) -> list[Tile]:
     """Those that are known, the most important first."""
     found = [_result(facts), *_progress(facts), *_speed(facts), *_machine(facts)]
     if facts.goodput is not None and len(facts.attempts) > 1:
@@ -123,7 +123,7 @@ def tiles(facts: Facts) -> list[Tile]:
     return found
 
 
-def _result(facts: Facts) -> Tile:
+def _result(facts: RunFacts) -> Tile:
     mood = _STATES.get(facts.state, BAD if facts.ended and facts.state != "unknown" else PLAIN)
     lives = f", {counted(len(facts.attempts), 'attempt')}" if len(facts.attempts) > 1 else ""
     code = f", exit code {facts.exit_code}" if facts.exit_code else ""
@@ -132,7 +132,7 @@ def _result(facts: Facts) -> Tile:
     return Tile("Result", facts.state, about.lstrip(", "), mood)
 
 
-def _progress(facts: Facts) -> list[Tile]:
+def _progress(facts: RunFacts) -> list[Tile]:
     found = []
     if facts.step is not None:
         whole = f"of {facts.total_steps:,}" if facts.total_steps else ""
@@ -148,7 +148,7 @@ def _progress(facts: Facts) -> list[Tile]:
     return found
 
 
-def _speed(facts: Facts) -> list[Tile]:
+def _speed(facts: RunFacts) -> list[Tile]:
     found = []
     for name, word in (("tokens_per_second", "tokens"), ("samples_per_second", "samples")):
         if name in facts.typical:
@@ -167,12 +167,12 @@ def _speed(facts: Facts) -> list[Tile]:
     return found
 
 
-def _per_rank(facts: Facts, name: str, word: str) -> str:
+def _per_rank(facts: RunFacts, name: str, word: str) -> str:
     ranks = facts.asked.ranks or 1
     return f"{amount(facts.typical[name] / ranks)} {word}/s per rank" if ranks > 1 else ""
 
 
-def _machine(facts: Facts) -> list[Tile]:
+def _machine(facts: RunFacts) -> list[Tile]:
     found = []
     use = facts.used.gpu_use
     if use is not None:

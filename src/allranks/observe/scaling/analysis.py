@@ -10,11 +10,11 @@ from itertools import takewhile
 from allranks.errors import AllranksError
 from allranks.observe.scaling.achieved import Achieved
 from allranks.observe.scaling.doubts import SHARED, doubt_of
-from allranks.observe.scaling.laws import Fit, fit_law
+from allranks.observe.scaling.laws import LawFit, fit_law
 from allranks.observe.scaling.losses import lost_time, shares
 from allranks.observe.scaling.reading import read_achieved
 from allranks.observe.scaling.sentences import pays, sentences
-from allranks.observe.scaling.study import DONE, FAILED, Point, Study
+from allranks.observe.scaling.study_file import DONE, FAILED, Point, Study
 
 _ALIKE = 0.1
 """Batches that differ by less are the same: the last one of an epoch may be short."""
@@ -29,7 +29,7 @@ Known = dict[str, Achieved]
 
 
 @dataclass(frozen=True)
-class Row:
+class SizeResult:
     """One size, over its repetitions."""
 
     size: int
@@ -62,10 +62,10 @@ class Row:
 class Analysis:
     """The whole study."""
 
-    rows: list[Row]
+    rows: list[SizeResult]
     kind: str | None
     """"strong", "weak", "mixed", or None where nobody can tell."""
-    fit: Fit | None = None
+    fit: LawFit | None = None
     pays: int | None = None
     """The largest size up to which every efficiency is at least `sentences.PAYS`."""
     sentences: list[str] = field(default_factory=list)
@@ -101,7 +101,7 @@ def analyse(study: Study, known: Known | None = None) -> Analysis:
 # -- rows
 
 
-def _row(study: Study, size: int, known: Known) -> Row:
+def _row(study: Study, size: int, known: Known) -> SizeResult:
     points = study.at(size)
     found: list[tuple[Achieved, Point]] = []
     problems = [_problem(point) for point in points if point.state == FAILED]
@@ -110,7 +110,7 @@ def _row(study: Study, size: int, known: Known) -> Row:
             found.append((measured(study, point, known), point))
         except AllranksError as error:
             problems.append(str(error))
-    row = Row(size, points[0], doubt=doubt_of(study, points[0]), problems=tuple(problems))
+    row = SizeResult(size, points[0], doubt=doubt_of(study, points[0]), problems=tuple(problems))
     if not found:
         open_ = [point for point in points if point.state not in (DONE, FAILED)]
         return replace(row, point=(open_ or points)[0])
@@ -137,19 +137,19 @@ def _problem(point: Point) -> str:
     return point.why or "it failed"
 
 
-def _trusted(rows: Sequence[Row]) -> list[Row]:
+def _trusted(rows: Sequence[SizeResult]) -> list[SizeResult]:
     """Those that can be compared: none where the smallest, with which all are, is in doubt."""
     compared = [row for row in rows if row.speedup and row.efficiency]
     return [row for row in compared if not row.doubt and not compared[0].doubt]
 
 
-def _compared(rows: Sequence[Row], kind: str | None) -> list[Row]:
+def _compared(rows: Sequence[SizeResult], kind: str | None) -> list[SizeResult]:
     """Every row against the smallest that was measured."""
     first = next((row for row in rows if row.rate), None)
     return [_against(first, row, kind) if first else row for row in rows]
 
 
-def _against(first: Row, row: Row, kind: str | None) -> Row:
+def _against(first: SizeResult, row: SizeResult, kind: str | None) -> SizeResult:
     if not row.rate or not first.rate or row.achieved is None or first.achieved is None:
         return row
     growth = row.size / first.size
@@ -164,7 +164,7 @@ def _against(first: Row, row: Row, kind: str | None) -> Row:
     )
 
 
-def _with_cost(study: Study, row: Row) -> Row:
+def _with_cost(study: Study, row: SizeResult) -> SizeResult:
     if not row.rate or row.achieved is None:
         return row
     units = 1 if row.achieved.unit == "runs" else study.samples or MILLION
@@ -176,7 +176,7 @@ def _with_cost(study: Study, row: Row) -> Row:
 # -- the kind
 
 
-def _kind(study: Study, rows: Sequence[Row]) -> tuple[str | None, list[str]]:
+def _kind(study: Study, rows: Sequence[SizeResult]) -> tuple[str | None, list[str]]:
     """By what the points really did; by what was asked where that is not known."""
     asked = study.asked_kind
     known = [(row, row.achieved.batch) for row in rows if row.achieved and row.achieved.batch]

@@ -14,7 +14,7 @@ from allranks.job.plan import Plan
 from allranks.observe.scaling.points import label, note_machine, prepare_point
 from allranks.observe.scaling.reading import SECONDS, check_metric
 from allranks.observe.scaling.sizes import Choice, choose_axis
-from allranks.observe.scaling.study import FAILED, Point, Study
+from allranks.observe.scaling.study_file import FAILED, Point, Study
 from allranks.runs.run_lookup import runs_root
 
 Say = Callable[[str], None]

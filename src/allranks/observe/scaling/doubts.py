@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from allranks.core.formatting import percent, step_time
 from allranks.observe.scaling.achieved import METRICS, WALL_TIME, Achieved
-from allranks.observe.scaling.study import Point, Study
+from allranks.observe.scaling.study_file import Point, Study
 
 if TYPE_CHECKING:
-    from allranks.observe.scaling.analysis import Row
+    from allranks.observe.scaling.analysis import SizeResult
 
 SHARED, SHORT, VAGUE = "shared", "short", "vague"
 """Its ranks share cores; it was over too soon; its speed is not known well enough."""
@@ -29,7 +29,7 @@ def doubt_of(study: Study, point: Point, achieved: Achieved | None = None) -> st
     return VAGUE if achieved and achieved.uncertainty > _MOST_UNCERTAIN else ""
 
 
-def doubt_sentences(study: Study, rows: Sequence[Row]) -> Iterator[str]:
+def doubt_sentences(study: Study, rows: Sequence[SizeResult]) -> Iterator[str]:
     """For each kind of doubt the worst point, and what to do."""
     short = [(row, row.achieved) for row in rows if row.doubt == SHORT and row.achieved]
     if short:

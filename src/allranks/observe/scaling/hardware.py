@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.observe.scaling.study import Study
+from allranks.observe.scaling.study_file import Study
 from allranks.runs.attempt import Attempt
 from allranks.runs.node_samples import NodeSource, find_nodes
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from allranks.job.plan import Plan
-from allranks.observe.scaling.states import CONSOLE, progress_text
-from allranks.observe.scaling.study import RUNNING, Point, Study
+from allranks.observe.scaling.point_states import CONSOLE, progress_text
+from allranks.observe.scaling.study_file import RUNNING, Point, Study
 from allranks.runs.run import Run
 from allranks.schedulers.local import start_here
 from allranks.schedulers.run_setup import keep_allranks, keep_code, make_run

@@ -12,7 +12,7 @@ _OFF = 0.1
 
 
 @dataclass(frozen=True)
-class Fit:
+class LawFit:
     """The law with the serial share that suits the points best, by least squares."""
 
     law: str
@@ -32,7 +32,7 @@ class Fit:
         return 1 / self.serial if self.law == "Amdahl" and self.serial > 0 else None
 
 
-def fit_law(kind: str, growths: Sequence[float], speedups: Sequence[float]) -> Fit | None:
+def fit_law(kind: str, growths: Sequence[float], speedups: Sequence[float]) -> LawFit | None:
     """The law of this kind of scaling; None with fewer than three points, or where it does not hold.
 
     ``growths`` are sizes over the smallest one, so the first point lies on the curve whatever the share.
@@ -47,7 +47,7 @@ def fit_law(kind: str, growths: Sequence[float], speedups: Sequence[float]) -> F
         law = "Gustafson"
     weight = sum(a * a for a, _ in pairs)
     serial = sum(a * b for a, b in pairs) / weight if weight else 0.0
-    fit = Fit(law, min(max(serial, 0.0), 1.0))
+    fit = LawFit(law, min(max(serial, 0.0), 1.0))
     return fit if _holds(fit, growths, speedups) else None
 
 
@@ -56,7 +56,7 @@ def falls(speedups: Sequence[float]) -> int | None:
     return next((n for n, (a, b) in enumerate(pairwise(speedups), start=1) if b < a), None)
 
 
-def _holds(fit: Fit, growths: Sequence[float], speedups: Sequence[float]) -> bool:
+def _holds(fit: LawFit, growths: Sequence[float], speedups: Sequence[float]) -> bool:
     """Both laws rise, and Amdahl's never above its limit: what does otherwise follows another law."""
     if falls(speedups) is not None or (fit.limit and max(speedups) > fit.limit):
         return False

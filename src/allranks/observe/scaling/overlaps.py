@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from allranks.observe.scaling.hardware import hosts_of
-from allranks.observe.scaling.study import DONE, Point, Study
+from allranks.observe.scaling.study_file import DONE, Point, Study
 from allranks.runs.attempt import Attempt
 
 

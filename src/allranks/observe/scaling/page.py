@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from allranks.core.formatting import one_line
 from allranks.core.plots.svg import escaped
-from allranks.observe.pages.html import document, facts_of, table_of
+from allranks.observe.pages.html_parts import document, facts_of, table_of
 from allranks.observe.scaling.analysis import Analysis
 from allranks.observe.scaling.hardware import hardware
-from allranks.observe.scaling.plots import cost_plot, efficiency_plot, speedup_plot, step_plot
-from allranks.observe.scaling.study import Study
-from allranks.observe.scaling.table import headline, make_table
+from allranks.observe.scaling.study_file import Study
+from allranks.observe.scaling.study_plots import cost_plot, efficiency_plot, speedup_plot, step_plot
+from allranks.observe.scaling.study_table import headline, make_table
 
 
 def make_page(study: Study, found: Analysis) -> str:

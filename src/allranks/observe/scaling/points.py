@@ -12,7 +12,7 @@ from allranks.job.layers import Layer
 from allranks.job.plan import Plan
 from allranks.job.resolve import resolve
 from allranks.observe.scaling.arguments import fill
-from allranks.observe.scaling.study import Point, Study
+from allranks.observe.scaling.study_file import Point, Study
 
 VARIABLE = "ALLRANKS_STUDY"
 """Tells the ranks that they are measured: JSON with steps, batch and the size of the point."""

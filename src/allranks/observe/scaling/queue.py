@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from allranks.job.plan import Plan
-from allranks.observe.scaling.states import Looker
-from allranks.observe.scaling.study import QUEUED, Point, Study
+from allranks.observe.scaling.point_states import Looker
+from allranks.observe.scaling.study_file import QUEUED, Point, Study
 from allranks.schedulers.slurm import submit_plan
 
 QUICK, SLOW, QUICK_FOR = 2.0, 10.0, 180.0

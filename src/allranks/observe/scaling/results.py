@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from allranks.errors import AllranksError
-from allranks.observe.scaling.analysis import Analysis, Row
-from allranks.observe.scaling.markdown import PICTURE, markdown
+from allranks.observe.scaling.analysis import Analysis, SizeResult
 from allranks.observe.scaling.page import make_page
-from allranks.observe.scaling.plots import speedup_plot
-from allranks.observe.scaling.study import DONE, Study
+from allranks.observe.scaling.study_file import DONE, Study
+from allranks.observe.scaling.study_markdown import PICTURE, markdown
+from allranks.observe.scaling.study_plots import speedup_plot
 from allranks.runs.atomic_files import write_json, write_text
 
 JSON, PAGE, MARKDOWN = "result.json", "scaling.html", "scaling.md"
@@ -53,7 +53,7 @@ def result(study: Study, found: Analysis) -> dict[str, Any]:
     }
 
 
-def _row(study: Study, row: Row, found: Analysis) -> dict[str, Any]:
+def _row(study: Study, row: SizeResult, found: Analysis) -> dict[str, Any]:
     point = row.point
     values: dict[str, Any] = {
         "size": row.size,

@@ -10,14 +10,14 @@ from allranks.core.shell import quote
 from allranks.errors import AllranksError, JobError, UsageError
 from allranks.observe.scaling.analysis import Analysis, Known, analyse, measured
 from allranks.observe.scaling.here import run_point
+from allranks.observe.scaling.point_states import Looker, forget_lost
 from allranks.observe.scaling.points import prepare_point
 from allranks.observe.scaling.queue import submit_point, watch
 from allranks.observe.scaling.results import write_results
-from allranks.observe.scaling.states import Looker, forget_lost
-from allranks.observe.scaling.study import DONE, FAILED, RUNNING, WAITING, Point, Study
+from allranks.observe.scaling.study_file import DONE, FAILED, RUNNING, WAITING, Point, Study
 
 
-class View(Protocol):
+class StudyDisplay(Protocol):
     """What shows a study while it goes on."""
 
     known: Known
@@ -30,7 +30,7 @@ class View(Protocol):
     def look(self, study: Study) -> None: ...
 
 
-def go_on(study: Study, view: View, *, python: str, wait: bool = True) -> Analysis:
+def go_on(study: Study, view: StudyDisplay, *, python: str, wait: bool = True) -> Analysis:
     """Run what is waiting, or submit it and watch; the results are written as far as there are any.
 
     KeyboardInterrupt leaves jobs of Slurm as they are, and ends a point that runs here.
@@ -115,7 +115,7 @@ def _go_to(study: Study) -> None:
         ) from None
 
 
-def _one_after_the_other(study: Study, view: View, python: str) -> None:
+def _one_after_the_other(study: Study, view: StudyDisplay, python: str) -> None:
     for point in study.points:
         if point.state != WAITING:
             continue
@@ -138,7 +138,7 @@ def _one_after_the_other(study: Study, view: View, python: str) -> None:
         view.ended(study, point)
 
 
-def _submit(study: Study, view: View, python: str) -> None:
+def _submit(study: Study, view: StudyDisplay, python: str) -> None:
     last = next((p.job_id for p in reversed(study.points) if p.open), "")
     for point in study.points:
         if point.state != WAITING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from allranks.observe.scaling.achieved import WALL_TIME
 from allranks.observe.scaling.doubts import doubt_sentences, warnings
-from allranks.observe.scaling.laws import LEAST_POINTS, Fit, falls
+from allranks.observe.scaling.laws import LEAST_POINTS, LawFit, falls
 from allranks.observe.scaling.losses import loss_sentence
 from allranks.observe.scaling.overlaps import overlap
-from allranks.observe.scaling.study import Study
+from allranks.observe.scaling.study_file import Study
 
 if TYPE_CHECKING:
-    from allranks.observe.scaling.analysis import Analysis, Row
+    from allranks.observe.scaling.analysis import Analysis, SizeResult
 
 PAYS = 0.7
 """The efficiency from which on a size is said to pay."""
@@ -21,17 +21,17 @@ _UNEVEN = 0.1
 """A spread of repetitions from which on they are not to be believed."""
 
 
-def pays(row: Row) -> bool:
+def pays(row: SizeResult) -> bool:
     """As the table shows it: what is rounded to 0.70 pays."""
     return round(row.efficiency or 0, 2) >= PAYS
 
 
-def sentences(study: Study, found: Analysis, trusted: Sequence[Row]) -> list[str]:
+def sentences(study: Study, found: Analysis, trusted: Sequence[SizeResult]) -> list[str]:
     """The answer, then the reservations; ``trusted`` are the rows that can be compared."""
     return [*_answers(study, found, trusted), *_reservations(study, found, trusted)]
 
 
-def _answers(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[str]:
+def _answers(study: Study, found: Analysis, trusted: Sequence[SizeResult]) -> Iterator[str]:
     if len(trusted) < 2:
         return
     yield _verdict(study, found, trusted)
@@ -45,7 +45,7 @@ def _answers(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[
             yield _no_law(study, found.kind, trusted)
 
 
-def _reservations(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iterator[str]:
+def _reservations(study: Study, found: Analysis, trusted: Sequence[SizeResult]) -> Iterator[str]:
     if any(row.achieved and row.achieved.source == WALL_TIME for row in found.rows):
         yield (
             "Measured by the wall time of the ranks, their start included; strong scaling only. "
@@ -65,7 +65,7 @@ def _reservations(study: Study, found: Analysis, trusted: Sequence[Row]) -> Iter
     yield from warnings(study)
 
 
-def _verdict(study: Study, found: Analysis, trusted: Sequence[Row]) -> str:
+def _verdict(study: Study, found: Analysis, trusted: Sequence[SizeResult]) -> str:
     first, largest = trusted[0], trusted[-1]
     if found.pays is None or found.pays == first.size:
         second = trusted[1]
@@ -80,7 +80,7 @@ def _verdict(study: Study, found: Analysis, trusted: Sequence[Row]) -> str:
     return f"{text}; at {study.axis.count(after.size)} it is {after.efficiency:.2f}."
 
 
-def _uneven(study: Study, found: Analysis, trusted: Sequence[Row]) -> str:
+def _uneven(study: Study, found: Analysis, trusted: Sequence[SizeResult]) -> str:
     """A size that would pay again after one that does not is a size that was measured badly."""
     after = [row for row in trusted if found.pays and row.size > found.pays]
     again = next(filter(pays, after), None)
@@ -93,14 +93,14 @@ def _uneven(study: Study, found: Analysis, trusted: Sequence[Row]) -> str:
     )
 
 
-def _law(study: Study, fit: Fit, base: int) -> str:
+def _law(study: Study, fit: LawFit, base: int) -> str:
     text = f"{fit.law}'s law fits a serial share of {fit.serial * 100:.1f} % (an estimate by least squares)"
     if fit.limit and fit.limit < 10_000:
         return f"{text}: at most {fit.limit:.3g} times as fast as {study.axis.count(base)}."
     return f"{text}."
 
 
-def _no_law(study: Study, kind: str, trusted: Sequence[Row]) -> str:
+def _no_law(study: Study, kind: str, trusted: Sequence[SizeResult]) -> str:
     speedups = [row.speedup or 0 for row in trusted]
     place = falls(speedups)
     if place is not None:

@@ -16,7 +16,7 @@ MOST = 64
 
 
 @dataclass(frozen=True)
-class Axis:
+class SizeAxis:
     """What is made larger from point to point."""
 
     field: str
@@ -33,9 +33,9 @@ class Axis:
 
 
 AXES = {
-    "nodes": Axis("nodes", "--nodes", "node", "nodes", "nodes"),
-    "nprocs": Axis("nprocs", "--procs", "process", "processes", "procs"),
-    "gpus_per_node": Axis(
+    "nodes": SizeAxis("nodes", "--nodes", "node", "nodes", "nodes"),
+    "nprocs": SizeAxis("nprocs", "--procs", "process", "processes", "procs"),
+    "gpus_per_node": SizeAxis(
         "gpus_per_node", "--gpus-per-node", "GPU per node", "GPUs per node", "gpus"
     ),
 }
@@ -45,7 +45,7 @@ AXES = {
 class Choice:
     """What varies, over which sizes, and all the rest."""
 
-    axis: Axis
+    axis: SizeAxis
     sizes: list[int]
     values: dict[str, Any]
     gpu_type: str = ""
@@ -93,7 +93,7 @@ def choose_axis(values: Mapping[str, Any]) -> Choice:
     return Choice(axis, lists[axis.field], kept, types[axis.field])
 
 
-def _the_one(lists: Mapping[str, list[int]]) -> Axis:
+def _the_one(lists: Mapping[str, list[int]]) -> SizeAxis:
     several = [AXES[name] for name in AXES if len(lists.get(name, ())) > 1]
     if len(several) == 1:
         return several[0]

@@ -12,8 +12,8 @@ from rich.cells import cell_len, set_cell_size
 from allranks.core.formatting import one_line
 from allranks.errors import AllranksError
 from allranks.observe.scaling.analysis import Known, analyse, measured
-from allranks.observe.scaling.study import DONE, Point, Study
-from allranks.observe.scaling.table import WIDEST, significant, terminal_table, wall_time
+from allranks.observe.scaling.study_file import DONE, Point, Study
+from allranks.observe.scaling.study_table import WIDEST, significant, terminal_table, wall_time
 
 
 class TextView:

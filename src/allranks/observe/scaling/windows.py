@@ -12,7 +12,7 @@ from allranks.observe.scaling.achieved import METRICS, Achieved, settled, standa
 from allranks.observe.view.fit_steps import window_steps
 from allranks.observe.view.json_numbers import real
 from allranks.observe.view.node_views import gpu_of_ranks
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.step_phases import phases_of
 from allranks.observe.view.stragglers import own_work
 from allranks.runs.metrics_tables import Metrics
@@ -48,7 +48,7 @@ def by_windows(run: Run) -> Achieved | None:
     kept, batch = settled(windows), _batch(windows)
     rate, seconds = _rate(kept), sum(each.seconds for each in kept)
     unit = "samples" if windows[-1].number("samples_per_second") else "tokens"
-    source = Source(run)
+    source = RunSource(run)
     source.refresh()
     return Achieved(
         rate,
@@ -102,7 +102,7 @@ def _mean(kept: Sequence[_Window], name: str) -> float | None:
     return sum(value * count for value, count in known) / weight if weight else None
 
 
-def _waiting(source: Source, kept: Sequence[_Window]) -> float | None:
+def _waiting(source: RunSource, kept: Sequence[_Window]) -> float | None:
     """The mean over windows of: slowest rank's own work less the median rank's."""
     since, until = kept[0].number("step"), kept[-1].number("step")
     lines = [line for attempt in source.attempts.values() for line in attempt.steps]
@@ -112,7 +112,7 @@ def _waiting(source: Source, kept: Sequence[_Window]) -> float | None:
     return statistics.fmean(spreads) if spreads else None
 
 
-def _gpu_use(source: Source, kept: Sequence[_Window]) -> float | None:
+def _gpu_use(source: RunSource, kept: Sequence[_Window]) -> float | None:
     """Of the GPUs that the ranks use, where that can be told: a node may have others."""
     since, until = kept[0].number("time"), kept[-1].number("time")
     own = {(n, *gpu) for n, one in source.attempts.items() for gpu in gpu_of_ranks(one).values()}

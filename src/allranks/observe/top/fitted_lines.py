@@ -16,19 +16,19 @@ GAP = 2
 
 
 @dataclass(frozen=True)
-class Piece:
+class LinePiece:
     """A part of a line; the highest ``rank`` leaves first where there is no room."""
 
     text: Text
     rank: int = 0
 
     @classmethod
-    def of(cls, text: str, style: str = "", rank: int = 0) -> Piece:
+    def of(cls, text: str, style: str = "", rank: int = 0) -> LinePiece:
         """From a string."""
         return cls(Text(text, style), rank)
 
 
-def fit(pieces: Sequence[Piece], width: int, more: str = "…") -> Text:
+def fit(pieces: Sequence[LinePiece], width: int, more: str = "…") -> Text:
     """As many of the pieces as have room, in their order."""
     kept = [piece for piece in pieces if piece.text.cell_len]
     while len(kept) > 1 and _length([piece.text for piece in kept]) > width:

@@ -7,11 +7,11 @@ from collections import Counter
 from rich.text import Text
 
 from allranks.core.formatting import clean, clock
-from allranks.observe.top.fitted_lines import Piece, cut, fit, wrapped
+from allranks.observe.top.fitted_lines import LinePiece, cut, fit, wrapped
 from allranks.observe.top.short_numbers import percent
 from allranks.observe.top.text_bars import Glyphs
-from allranks.observe.top.view_settings import HELP, View
-from allranks.observe.view.model import Snapshot
+from allranks.observe.top.view_settings import HELP, ViewSettings
+from allranks.observe.view.model import RunView
 from allranks.runs.attempt import Failure
 
 _LONGEST = 2000
@@ -26,27 +26,27 @@ _KEYS = (
 )
 
 
-def attempts(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+def attempts(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """How often it began, how those ended, and what the time was good for."""
     ended = [entry for entry in snapshot.attempts if entry.outcome != "running"]
     count = len(snapshot.attempts)
     pieces = []
     if count > 1:
-        pieces.append(Piece.of(f"{count} attempts"))
+        pieces.append(LinePiece.of(f"{count} attempts"))
         outcomes = Counter(entry.outcome for entry in ended)
         text = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
-        pieces.append(Piece.of(clean(text), rank=2))
+        pieces.append(LinePiece.of(clean(text), rank=2))
     total = snapshot.goodput
     # Rank 0 tells from time to time how far it is: until then a run that just began has done nothing.
     known = any(entry.first_step is not None for entry in ended) or (total and total.useful > 0)
     if total is not None and total.share is not None and known:
-        pieces.append(Piece.of(f"goodput {percent(total.share)}", rank=1))
+        pieces.append(LinePiece.of(f"goodput {percent(total.share)}", rank=1))
         told = f"{clock(total.useful)} of {clock(total.allocated)} moved the model forward"
-        pieces.append(Piece.of(told, "dim", rank=3))
+        pieces.append(LinePiece.of(told, "dim", rank=3))
     return fit(pieces, width, glyphs.more) if pieces else None
 
 
-def tail(snapshot: Snapshot, width: int, most: int, glyphs: Glyphs) -> list[Text]:
+def tail(snapshot: RunView, width: int, most: int, glyphs: Glyphs) -> list[Text]:
     """The error where there is one, else what the ranks wrote last."""
     if most <= 0:
         return []
@@ -76,16 +76,16 @@ def _last(lines: list[Text], most: int) -> list[Text]:
     return lines[max(len(lines) - most, 0) :]
 
 
-def keys(view: View, width: int, place: str, glyphs: Glyphs) -> Text:
+def keys(view: ViewSettings, width: int, place: str, glyphs: Glyphs) -> Text:
     """The keys that work, and which rows are shown."""
     pieces = [
-        Piece(Text.assemble((key, "bold reverse"), f" {_named(key, text, view)}"), rank=rank)
+        LinePiece(Text.assemble((key, "bold reverse"), f" {_named(key, text, view)}"), rank=rank)
         for key, text, rank in _KEYS
     ]
     if place:
-        pieces.append(Piece.of(place, "dim", rank=1))
+        pieces.append(LinePiece.of(place, "dim", rank=1))
     if view.paused:
-        pieces.insert(0, Piece.of("PAUSED", "bold yellow"))
+        pieces.insert(0, LinePiece.of("PAUSED", "bold yellow"))
     return fit(pieces, width, glyphs.more)
 
 
@@ -102,7 +102,7 @@ def help_lines(width: int, glyphs: Glyphs) -> list[Text]:
     return [cut(line, width, glyphs.more) for line in lines]
 
 
-def _named(key: str, text: str, view: View) -> str:
+def _named(key: str, text: str, view: ViewSettings) -> str:
     if key == "s" and view.slowest:
         return "in order"
     return "go on" if key == "p" and view.paused else text

@@ -12,8 +12,8 @@ from allranks.observe.top import header as head
 from allranks.observe.top.fitted_lines import wrapped
 from allranks.observe.top.rank_rows import rows, shown_rows
 from allranks.observe.top.text_bars import BLOCKS, Glyphs
-from allranks.observe.top.view_settings import View
-from allranks.observe.view.model import Snapshot
+from allranks.observe.top.view_settings import ViewSettings
+from allranks.observe.view.model import RunView
 from allranks.schedulers.run_state import elapsed
 
 _LOG_LINES = 3
@@ -41,14 +41,14 @@ class Frame:
 
 
 def frame(
-    snapshot: Snapshot,
+    snapshot: RunView,
     width: int,
     height: int | None = None,
-    view: View | None = None,
+    view: ViewSettings | None = None,
     glyphs: Glyphs = BLOCKS,
 ) -> Frame:
     """The whole screen; without a height every row, and no keys: a page for a file or a pipe."""
-    picture = _Picture(snapshot, view or View(), max(width, 1), glyphs)
+    picture = _Picture(snapshot, view or ViewSettings(), max(width, 1), glyphs)
     if height is None:
         return picture.page()
     if picture.view.help:
@@ -67,7 +67,7 @@ class _Part:
 class _Picture:
     """The parts of a frame, put together with or without an end to the room."""
 
-    def __init__(self, snapshot: Snapshot, view: View, width: int, glyphs: Glyphs) -> None:
+    def __init__(self, snapshot: RunView, view: ViewSettings, width: int, glyphs: Glyphs) -> None:
         self.snapshot = snapshot
         self.view = view
         self.width = width
@@ -134,7 +134,7 @@ class _Picture:
         return foot.keys(self.view, self.width, place, self.glyphs)
 
 
-def _silence(snapshot: Snapshot) -> str:
+def _silence(snapshot: RunView) -> str:
     """What stands in the place of the progress: a Trainer's script is given time to load."""
     status = snapshot.status
     early = not status.state.ended and (elapsed(status, snapshot.time) or 0.0) < _EARLY

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import amount, clean, clock, span, step_time, value
-from allranks.observe.top.fitted_lines import Piece, cut, fit, wrapped
+from allranks.observe.top.fitted_lines import LinePiece, cut, fit, wrapped
 from allranks.observe.top.short_numbers import percent
 from allranks.observe.top.text_bars import COLOURS, Glyphs, bar, sparkline, stacked
-from allranks.observe.view.model import TIMINGS, Snapshot
+from allranks.observe.view.model import TIMINGS, RunView
 from allranks.schedulers.run_state import RunStatus, elapsed
 
 STATE_COLOURS = {
@@ -35,7 +35,7 @@ _OURS = {
 _PHASE_NAMES = {"checkpoint": "saving"}
 
 
-def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text:
+def title(snapshot: RunView, width: int, glyphs: Glyphs) -> Text:
     """The run, its state, its job, how long it has been going."""
     status = snapshot.status
     state = status.state.value
@@ -45,13 +45,13 @@ def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text:
     seconds = elapsed(status, snapshot.time)
     return fit(
         [
-            Piece(name),
-            Piece.of(task, "bold"),
-            Piece.of(state, f"bold {_colour(status)}"),
-            Piece.of(f"job {status.job_id}" if status.job_id else "", rank=2),
-            Piece.of("" if seconds is None else clock(seconds), rank=1),
-            Piece.of(f"attempt {status.attempts}" if status.attempts else "", rank=3),
-            Piece.of(clean(status.nodes), "dim", rank=4),
+            LinePiece(name),
+            LinePiece.of(task, "bold"),
+            LinePiece.of(state, f"bold {_colour(status)}"),
+            LinePiece.of(f"job {status.job_id}" if status.job_id else "", rank=2),
+            LinePiece.of("" if seconds is None else clock(seconds), rank=1),
+            LinePiece.of(f"attempt {status.attempts}" if status.attempts else "", rank=3),
+            LinePiece.of(clean(status.nodes), "dim", rank=4),
         ],
         width,
         glyphs.more,
@@ -62,7 +62,7 @@ def _colour(status: RunStatus) -> str:
     return STATE_COLOURS.get(status.state, "red")
 
 
-def notices(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
+def notices(snapshot: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     """What must be read before any number: why it waits, how it ended, who holds the others up."""
     status = snapshot.status
     lines: list[Text] = []
@@ -86,7 +86,7 @@ def notices(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     return lines
 
 
-def _other_tasks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _other_tasks(snapshot: RunView) -> Iterator[tuple[str, str]]:
     """The tasks of the array that failed while this one is shown; when it is over also those that run."""
     failed = [task for task in snapshot.failed_tasks if task != snapshot.task]
     running = [task for task in snapshot.running_tasks if task != snapshot.task]
@@ -96,7 +96,7 @@ def _other_tasks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield _named(running, "runs" if len(running) == 1 else "run", snapshot), "green"
 
 
-def _named(tasks: Sequence[str], what: str, snapshot: Snapshot) -> str:
+def _named(tasks: Sequence[str], what: str, snapshot: RunView) -> str:
     """What the tasks do, and how to look at the first of them."""
     names, job = [clean(task) for task in tasks], snapshot.status.job_id
     look = f"{job}_{names[0]}" if job else f"--task {names[0]} {clean(snapshot.status.run.id)}"
@@ -104,49 +104,49 @@ def _named(tasks: Sequence[str], what: str, snapshot: Snapshot) -> str:
     return f"task{'s' if len(names) > 1 else ''} {some} {what}: allranks top {look}"
 
 
-def progress(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+def progress(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """The bar, the step, the epoch."""
     now = snapshot.progress
     if now.step is None:
         return None
     total = f"/{now.total_steps}" if now.total_steps else ""
     pieces = [
-        Piece.of(f"step {now.step}{total}"),
-        Piece.of(percent(now.share), "bold", rank=1),
-        Piece.of(_epoch(now.epoch, now.epochs), rank=2),
+        LinePiece.of(f"step {now.step}{total}"),
+        LinePiece.of(percent(now.share), "bold", rank=1),
+        LinePiece.of(_epoch(now.epoch, now.epochs), rank=2),
     ]
     room = min(width - fit(pieces, width).cell_len - 2, 60)
     if now.share is None or room < 6:
         return fit(pieces, width, glyphs.more)
     drawn = bar(now.share, room, "green", glyphs)
-    return fit([Piece(drawn, rank=3), *pieces], width, glyphs.more)
+    return fit([LinePiece(drawn, rank=3), *pieces], width, glyphs.more)
 
 
-def times(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+def times(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """When it will be done, and whether the job lasts so long."""
     now, pieces = snapshot.progress, []
     if snapshot.status.state.ended:
         return None
     if now.eta_seconds is not None:
-        pieces.append(Piece.of(f"{clock(now.eta_seconds)} to go"))
+        pieces.append(LinePiece.of(f"{clock(now.eta_seconds)} to go"))
     if now.deadline is not None:
         pieces.append(_time_limit(now.deadline - snapshot.time, now.eta_seconds))
     if now.saved_step is not None:
-        pieces.append(Piece.of(f"saved at step {now.saved_step}", rank=1))
+        pieces.append(LinePiece.of(f"saved at step {now.saved_step}", rank=1))
     return fit(pieces, width, glyphs.more) if pieces else None
 
 
-def _time_limit(left: float, needed: float | None) -> Piece:
+def _time_limit(left: float, needed: float | None) -> LinePiece:
     if left < 0:
-        return Piece.of(f"its time limit passed {span(-left)} ago", "yellow")
+        return LinePiece.of(f"its time limit passed {span(-left)} ago", "yellow")
     if needed is None:
-        return Piece.of(f"time limit in {clock(left)}")
+        return LinePiece.of(f"time limit in {clock(left)}")
     short = needed > left
     verdict = "before the end" if short else "enough"
-    return Piece.of(f"time limit in {clock(left)}, {verdict}", "bold red" if short else "")
+    return LinePiece.of(f"time limit in {clock(left)}, {verdict}", "bold red" if short else "")
 
 
-def loss(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+def loss(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """The loss with its curve, the validation's, the learning rate."""
     values = snapshot.values
     train = values.get("train_loss", snapshot.loss[-1][1] if snapshot.loss else None)
@@ -154,21 +154,21 @@ def loss(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
     rates = [number for name, number in values.items() if _is_rate(name)]
     if train is None and val is None and not rates:
         return None
-    before = Piece.of("" if train is None else f"loss {value(train)}", "bold")
+    before = LinePiece.of("" if train is None else f"loss {value(train)}", "bold")
     after = [
-        Piece.of("" if val is None else f"val loss {value(val)}", rank=1),
-        Piece.of(f"lr {rates[0]:.3g}" if rates else "", rank=2),
+        LinePiece.of("" if val is None else f"val loss {value(val)}", rank=1),
+        LinePiece.of(f"lr {rates[0]:.3g}" if rates else "", rank=2),
     ]
     room = width - fit([before, *after], width).cell_len - 2
     curve = sparkline(snapshot.loss, room, glyphs) if room >= 6 else ""
-    return fit([before, Piece.of(curve, "cyan", rank=3), *after], width, glyphs.more)
+    return fit([before, LinePiece.of(curve, "cyan", rank=3), *after], width, glyphs.more)
 
 
-def speed(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
+def speed(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """Samples, tokens, MFU, then the user's own metrics as far as there is room."""
     values = snapshot.values
     pieces = [
-        Piece.of(f"{amount(values[name])} {unit}", rank=rank)
+        LinePiece.of(f"{amount(values[name])} {unit}", rank=rank)
         for name, unit, rank in (
             ("samples_per_second", "samples/s", 0),
             ("tokens_per_second", "tokens/s", 1),
@@ -176,12 +176,12 @@ def speed(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Text | None:
         if name in values
     ]
     if "mfu" in values:
-        pieces.append(Piece.of(f"MFU {percent(values['mfu'])}", rank=2))
-    own = [Piece.of(f"{name} {value(number)}", rank=3) for name, number in _own(snapshot)]
+        pieces.append(LinePiece.of(f"MFU {percent(values['mfu'])}", rank=2))
+    own = [LinePiece.of(f"{name} {value(number)}", rank=3) for name, number in _own(snapshot)]
     return fit([*pieces, *own], width, glyphs.more) if pieces or own else None
 
 
-def step(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
+def step(snapshot: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     """Where the time of a step goes: a bar, and below it what its letters mean."""
     parts = {name: seconds for name, seconds in snapshot.phases.items() if seconds > 0}
     whole = sum(parts.values())
@@ -192,7 +192,7 @@ def step(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     line.append_text(stacked(parts, max(width - len(label) - 2, 1)))
     order = sorted(parts, key=lambda name: -parts[name])
     legend = [
-        Piece.of(
+        LinePiece.of(
             f"{_PHASE_NAMES.get(name, name)} {percent(seconds / whole)}",
             COLOURS.get(name, ""),
             rank=order.index(name),
@@ -203,7 +203,7 @@ def step(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     return [cut(line, width, ""), fit(legend, width, glyphs.more)]
 
 
-def _own(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
+def _own(snapshot: RunView) -> Iterator[tuple[str, float]]:
     """What the training itself reports, without what has its own place."""
     for name, number in snapshot.values.items():
         if name not in _OURS and not _is_rate(name):

@@ -11,8 +11,8 @@ from allranks.core.formatting import clean, clock, rate, step_time
 from allranks.observe.top.fitted_lines import Column, table
 from allranks.observe.top.short_numbers import memory, percent
 from allranks.observe.top.text_bars import Glyphs, bar
-from allranks.observe.top.view_settings import View
-from allranks.observe.view.model import GpuNow, NodeNow, RankNow, Snapshot
+from allranks.observe.top.view_settings import ViewSettings
+from allranks.observe.view.model import GpuNow, NodeNow, RankNow, RunView
 
 _HOST = 16
 """Cells of a host's name; what tells nodes apart is mostly at its end."""
@@ -22,7 +22,7 @@ _OLD = 60.0
 
 
 @dataclass(frozen=True)
-class Rows:
+class ScreenTable:
     """A table that is ready to be cut to the screen."""
 
     head: Text
@@ -30,7 +30,7 @@ class Rows:
     count: int
 
 
-def rows(snapshot: Snapshot, view: View, width: int, glyphs: Glyphs) -> Rows:
+def rows(snapshot: RunView, view: ViewSettings, width: int, glyphs: Glyphs) -> ScreenTable:
     """As the view wants it; by itself ranks where GPUs are seen, nodes where there is none."""
     by_node = shown_rows(snapshot, view) == "nodes"
     if by_node:
@@ -42,12 +42,12 @@ def rows(snapshot: Snapshot, view: View, width: int, glyphs: Glyphs) -> Rows:
         columns = _rank_columns(ranks, snapshot, glyphs)
         count = len(ranks)
     if not count:
-        return Rows(Text(), lambda _: Text(), 0)
+        return ScreenTable(Text(), lambda _: Text(), 0)
     head, row = table(columns, width)
-    return Rows(head, row, count)
+    return ScreenTable(head, row, count)
 
 
-def shown_rows(snapshot: Snapshot, view: View) -> str:
+def shown_rows(snapshot: RunView, view: ViewSettings) -> str:
     """Which of the two tables it is: "ranks" or "nodes"."""
     if view.rows:
         return view.rows
@@ -55,7 +55,7 @@ def shown_rows(snapshot: Snapshot, view: View) -> str:
     return "nodes" if snapshot.nodes and not gpus else "ranks"
 
 
-def _rank_columns(ranks: Sequence[RankNow], snapshot: Snapshot, glyphs: Glyphs) -> list[Column]:
+def _rank_columns(ranks: Sequence[RankNow], snapshot: RunView, glyphs: Glyphs) -> list[Column]:
     ages = _ages(snapshot)
     gpus = [rank.gpu or GpuNow(-1) for rank in ranks]
     return [
@@ -74,7 +74,7 @@ def _rank_columns(ranks: Sequence[RankNow], snapshot: Snapshot, glyphs: Glyphs) 
     ]
 
 
-def _node_columns(nodes: Sequence[NodeNow], snapshot: Snapshot, glyphs: Glyphs) -> list[Column]:
+def _node_columns(nodes: Sequence[NodeNow], snapshot: RunView, glyphs: Glyphs) -> list[Column]:
     gpus, ages = any(node.gpus for node in nodes), _ages(snapshot)
     busy = [node.cpu / node.cpus if node.cpu is not None and node.cpus else None for node in nodes]
     first = (
@@ -148,7 +148,7 @@ def _remark(rank: RankNow) -> Text:
     return Text()
 
 
-def _node_remark(node: NodeNow, snapshot: Snapshot) -> Text:
+def _node_remark(node: NodeNow, snapshot: RunView) -> Text:
     here = [rank for rank in snapshot.ranks if rank.host == node.host]
     if failed := [rank.rank for rank in here if rank.failed]:
         return Text(f"rank {failed[0]} failed", "bold red")
@@ -157,7 +157,7 @@ def _node_remark(node: NodeNow, snapshot: Snapshot) -> Text:
     return Text()
 
 
-def _ages(snapshot: Snapshot) -> dict[str, float]:
+def _ages(snapshot: RunView) -> dict[str, float]:
     """Host → for how long nothing was sampled there; none of a run that is over."""
     if snapshot.status.state.ended:
         return {}
@@ -182,7 +182,7 @@ def _slowness(rank: RankNow) -> tuple[float, float, int]:
     return -(rank.behind or 0.0), -(rank.step_seconds or 0.0), rank.rank
 
 
-def _sorted_nodes(snapshot: Snapshot, slowest: bool) -> list[NodeNow]:
+def _sorted_nodes(snapshot: RunView, slowest: bool) -> list[NodeNow]:
     if not slowest:
         return sorted(snapshot.nodes, key=lambda node: node.node)
     worst: dict[str, tuple[float, float, int]] = {}

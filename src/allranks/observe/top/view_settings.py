@@ -22,7 +22,7 @@ _ENDS = {"home": 0, "g": 0, "end": 10**9, "G": 10**9}
 
 
 @dataclass(frozen=True)
-class View:
+class ViewSettings:
     """The state of the screen that the run itself does not decide."""
 
     rows: str = ""
@@ -37,7 +37,7 @@ class View:
     help: bool = False
     quit: bool = False
 
-    def after(self, key: str) -> View:
+    def after(self, key: str) -> ViewSettings:
         """The view once this key was pressed; unknown keys change nothing."""
         if self.help:
             return replace(self, help=False)

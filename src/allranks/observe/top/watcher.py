@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 from allranks.cluster.slurm.job_states import JobState
-from allranks.observe.view.model import Snapshot
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.model import RunView
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus, jobs_of, run_statuses
 
@@ -28,7 +28,7 @@ class Watcher:
     def __init__(
         self, run: Run, every: float, changed: Callable[[], None], task: str | None = None
     ) -> None:
-        self.snapshot: Snapshot | None = None
+        self.snapshot: RunView | None = None
         self.error: Exception | None = None
         """What ended a thread: raised again by whoever shows the run."""
         self._run = run
@@ -75,7 +75,7 @@ class Watcher:
         return ENDED_EVERY if status.state.ended else ASKED_EVERY
 
     def _read(self) -> None:
-        source = Source(self._run, self._task)
+        source = RunSource(self._run, self._task)
         self._answered.wait(_FIRST_ANSWER)
         while not self._over.is_set():
             waiting = self._status is None
@@ -90,19 +90,19 @@ class Watcher:
                 self._over.wait(self._every)
 
 
-def _lives(snapshot: Snapshot) -> list[str]:
+def _lives(snapshot: RunView) -> list[str]:
     return [entry.attempt.outcome for entry in snapshot.attempts]
 
 
-def look(run: Run, task: str | None = None) -> Snapshot:
+def look(run: Run, task: str | None = None) -> RunView:
     """One snapshot of a run, its scheduler asked."""
-    return _look(Source(run, task), run_statuses([run], ANSWER)[0])
+    return _look(RunSource(run, task), run_statuses([run], ANSWER)[0])
 
 
-def _look(source: Source, status: RunStatus) -> Snapshot:
+def _look(source: RunSource, status: RunStatus) -> RunView:
     source.lives.hear(status)  # which task is followed, depends on it
     source.refresh()
-    return take(source, status)
+    return view_run(source, status)
 
 
 def _asking(run: Run) -> RunStatus:

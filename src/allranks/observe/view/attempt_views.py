@@ -16,7 +16,7 @@ _SPOKEN_FOR = (JobState.PENDING, JobState.REQUEUED, JobState.UNKNOWN)
 """States for which a reason is told: why it waits, why nothing is known."""
 
 
-class Lives:
+class RunAttempts:
     """Every attempt by its number; those that ended are read once."""
 
     def __init__(self, run: Path) -> None:

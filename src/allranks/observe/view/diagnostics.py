@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import AllranksError
 from allranks.observe.check import KEPT
-from allranks.observe.view.model import Remark
+from allranks.observe.view.model import Diagnostic
 from allranks.runs.atomic_files import read_json
 from allranks.runs.attempt import Attempt, Failure
 from allranks.runs.exit_reasons import KILLS
@@ -15,14 +15,14 @@ from allranks.runs.run import Run
 from allranks.schedulers.run_state import folder_status
 
 
-def remarks(run: Run) -> list[Remark]:
+def diagnostics(run: Run) -> list[Diagnostic]:
     """The failure first, then what was found around it, errors before warnings."""
     found = [*_failures(run), *_check(run), *_lint(run)]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda each: (each.source != "run", order.get(each.severity, 3)))
 
 
-def _lint(run: Run) -> Iterator[Remark]:
+def _lint(run: Run) -> Iterator[Diagnostic]:
     """Warnings and errors in the text that was submitted. A file that cannot be read has none."""
     from allranks.lint.engine import Settings, lint
     from allranks.lint.finding import NOTE
@@ -36,7 +36,7 @@ def _lint(run: Run) -> Iterator[Remark]:
         return
     for finding in report.findings:
         if finding.severity > NOTE:
-            yield Remark(
+            yield Diagnostic(
                 source="lint",
                 severity=finding.severity.word,
                 title=finding.title,
@@ -47,11 +47,11 @@ def _lint(run: Run) -> Iterator[Remark]:
             )
 
 
-def _check(run: Run) -> Iterator[Remark]:
+def _check(run: Run) -> Iterator[Diagnostic]:
     """Of a run that was a check: what came out."""
     kept = read_json(run.path / KEPT)
     if kept:
-        yield Remark(
+        yield Diagnostic(
             source="check",
             severity="note" if kept.get("ok") else "warning",
             title=f"allranks check --{kept.get('check')}",
@@ -59,14 +59,14 @@ def _check(run: Run) -> Iterator[Remark]:
         )
 
 
-def _failures(run: Run) -> Iterator[Remark]:
+def _failures(run: Run) -> Iterator[Diagnostic]:
     """Of a job array those of each task."""
     last = {attempt.array_task: attempt for attempt in run.attempts}
     for attempt in last.values():
         yield from _failure_of(run, attempt)
 
 
-def _failure_of(run: Run, last: Attempt) -> Iterator[Remark]:
+def _failure_of(run: Run, last: Attempt) -> Iterator[Diagnostic]:
     """The first failure of the last attempt; else the sentence with which it ended badly."""
     if last.outcome == "finished":
         return
@@ -74,14 +74,14 @@ def _failure_of(run: Run, last: Attempt) -> Iterator[Remark]:
     if failure is not None:
         yield _failure(run, last, failure)
     elif last.reason and last.exit_code:
-        yield Remark(
+        yield Diagnostic(
             source="run",
             severity="warning" if last.followed else "error",
             title=f"{_task(last)}Attempt {last.number}: {last.outcome or 'ended'}",
             message=last.reason,
         )
     elif _was_killed(run, last):
-        yield Remark(
+        yield Diagnostic(
             source="run",
             severity="warning" if last.followed else "error",
             title=f"{_task(last)}Attempt {last.number}: killed",
@@ -97,9 +97,9 @@ def _was_killed(run: Run, last: Attempt) -> bool:
     return folder_status(run).state is JobState.FAILED
 
 
-def _failure(run: Run, attempt: Attempt, failure: Failure) -> Remark:
+def _failure(run: Run, attempt: Attempt, failure: Failure) -> Diagnostic:
     where = f" on {failure.host}" if failure.host else ""
-    return Remark(
+    return Diagnostic(
         source="run",
         severity="error",
         title=f"{_task(attempt)}Rank {failure.rank} failed first{where}: {failure.how}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from allranks.runs.fit_boundaries import Fits
 
 if TYPE_CHECKING:
-    from allranks.observe.view.run_source import Source
+    from allranks.observe.view.run_source import RunSource
 
 Numbers = Sequence[float | None]
 
@@ -26,7 +26,7 @@ def window_steps(steps: Numbers, fits: Numbers, before: int = 0) -> list[float]:
     return counts[before:]
 
 
-def fit_start(source: Source) -> float:
+def fit_start(source: RunSource) -> float:
     """When the fit under way, or the last one, wrote its first line of training steps; 0 of the first.
 
     One axis of steps can show one fit; what else it wrote is later than that line.

@@ -13,7 +13,7 @@ from statistics import median
 from allranks.errors import UsageError, did_you_mean
 from allranks.observe.view.heatmap_rows import Track, tracks
 from allranks.observe.view.json_numbers import real
-from allranks.observe.view.run_source import AttemptSource, Source
+from allranks.observe.view.run_source import AttemptSource, RunSource
 
 Value = float | None
 Span = tuple[float, float]
@@ -68,13 +68,13 @@ class Heat:
     """The columns with which a later attempt begins."""
 
 
-def kinds(source: Source) -> list[str]:
+def kinds(source: RunSource) -> list[str]:
     """Which heat maps this run has numbers for."""
     found = {name for attempt in source.attempts.values() for name in _measured(attempt)}
     return [name for name in KINDS if name in found]
 
 
-def heat(source: Source, what: str, columns: int = 240, *, whole: bool = False) -> Heat:
+def heat(source: RunSource, what: str, columns: int = 240, *, whole: bool = False) -> Heat:
     """The heat map of that kind over all attempts; without rows when it was not measured.
 
     All columns are about equally long; each value is the mean over its column. Of long files evenly
@@ -198,7 +198,7 @@ def _told(times: list[float], edges: list[float], end: float) -> Iterator[range]
         before = time
 
 
-def _scale(source: Source, what: str, made: Heat) -> tuple[float, float]:
+def _scale(source: RunSource, what: str, made: Heat) -> tuple[float, float]:
     """Where the colours begin and end: what the machine has, else what was seen."""
     seen = sorted(each for row in made.values for each in row if each is not None)
     if what == "gpu" or not seen:
@@ -212,7 +212,7 @@ def _scale(source: Source, what: str, made: Heat) -> tuple[float, float]:
     return 0.0, max(usual, 0.001)
 
 
-def _limit(source: Source, what: str) -> float | None:
+def _limit(source: RunSource, what: str) -> float | None:
     name = KINDS[what].limit
     nodes = [node for attempt in source.attempts.values() for node in attempt.nodes.values()]
     gpus = [gpu for node in nodes for gpu in node.gpus.values()]

@@ -80,7 +80,7 @@ class RankNow:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """How far the training is."""
 
     step: int | None = None
@@ -106,7 +106,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Remark:
+class Diagnostic:
     """What lint, a check or the run itself has to say: a finding without its source text."""
 
     source: str
@@ -122,11 +122,11 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class RunView:
     """A run at one moment."""
 
     status: RunStatus
-    progress: Progress
+    progress: TrainingProgress
     values: Mapping[str, float] = field(default_factory=dict)
     """The latest of each metric: train_loss, lr, samples_per_second, tokens_per_second, mfu …"""
     loss: Sequence[tuple[float, float]] = ()

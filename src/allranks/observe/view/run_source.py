@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from allranks.errors import RunNotFoundError
-from allranks.observe.view.attempt_views import Lives
+from allranks.observe.view.attempt_views import RunAttempts
 from allranks.observe.view.metric_columns import Columns, Tables
-from allranks.observe.view.sampled_lines import MOST, Sampled, node_samples, rank_samples
+from allranks.observe.view.sampled_lines import MOST, EvenSamples, node_samples, rank_samples
 from allranks.runs.atomic_files import is_there
 from allranks.runs.attempt import Attempt, Rank
 from allranks.runs.jsonl_tail import JsonlTail
@@ -29,7 +29,7 @@ _SIGNS = ("attempt.json", "end.json", "progress.json", "ranks", "failures", "nod
 
 Stamp = tuple[int, int, int]
 
-__all__ = ["AttemptSource", "Columns", "NodeSource", "Source"]
+__all__ = ["AttemptSource", "Columns", "NodeSource", "RunSource"]
 
 
 class AttemptSource:
@@ -47,8 +47,8 @@ class AttemptSource:
         """Another attempt follows it, and its end was read: nothing will be added."""
         self._stamps: dict[str, Stamp] = {}
         self._noticed: dict[str, float] = {}
-        self._windows = Sampled(self.steps, rank_samples)
-        self._samples: dict[tuple[int, int], Sampled] = {}
+        self._windows = EvenSamples(self.steps, rank_samples)
+        self._samples: dict[tuple[int, int], EvenSamples] = {}
 
     def refresh(self) -> bool:
         """Look at what was added; True when anything changed."""
@@ -72,43 +72,43 @@ class AttemptSource:
             self.ranks = self.attempt.ranks()
         return before != (self.attempt, self.ranks)
 
-    def windows(self) -> Sampled:
+    def windows(self) -> EvenSamples:
         """Windows of steps, evenly spaced over the attempt."""
         self._windows.refresh()
         return self._windows
 
-    def samples(self, node: int, local_rank: int) -> Sampled:
+    def samples(self, node: int, local_rank: int) -> EvenSamples:
         """Samples of one file of a node, evenly spaced over the attempt."""
         source = self.nodes[node]
         key = (node, local_rank)
         if key not in self._samples:
             few = MOST if len(self.nodes) <= _MANY_NODES else MOST // 2
             file = source.files[local_rank]
-            self._samples[key] = Sampled(file, partial(node_samples, source, local_rank), few)
+            self._samples[key] = EvenSamples(file, partial(node_samples, source, local_rank), few)
         self._samples[key].refresh(source.numbering)
         return self._samples[key]
 
 
-class Source(Tables):
+class RunSource(Tables):
     """A run as its last refresh found it; for one thread at a time.
 
     Of a job array it follows one task: the one asked for, else the one that began last of those that
     still run, or of all when none does; and when that one has ended, another that runs.
     """
 
-    def __init__(self, run: Run, task: str | None = None, lives: Lives | None = None) -> None:
+    def __init__(self, run: Run, task: str | None = None, lives: RunAttempts | None = None) -> None:
         super().__init__()
         self.run = run
         self.task = task
         """Which task it follows."""
         self._asked_for = task
-        self.lives = lives or Lives(run.path)
+        self.lives = lives or RunAttempts(run.path)
         """The attempts of all tasks."""
         self.attempts: dict[int, AttemptSource] = {}
         self._metrics: JsonlTail | None = None
         self._place: tuple[int, int] = (0, 0)
         self._owns_lives = lives is None
-        self._beside: dict[str, Source] = {}
+        self._beside: dict[str, RunSource] = {}
         self._is_array = False
         self._stamps: tuple[Stamp, ...] = ()
 
@@ -123,11 +123,11 @@ class Source(Tables):
         """The tasks of a job array that have begun; empty when it is none."""
         return list(self.lives.last())
 
-    def each(self) -> list[Source]:
+    def each(self) -> list[RunSource]:
         """Of a job array a source for each task that has begun, up to date; else this one alone."""
         for task in self.tasks:
             if task != self.task and task not in self._beside:
-                self._beside[task] = Source(self.run, task, self.lives)
+                self._beside[task] = RunSource(self.run, task, self.lives)
         for source in self._beside.values():
             source.refresh()
         return [self._beside.get(task, self) for task in self.tasks] or [self]

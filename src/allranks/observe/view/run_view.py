@@ -1,4 +1,4 @@
-"""A look at a run: ``take(Source(run))``."""
+"""The view of a run that top, web, report and the exporters show: ``view_run(RunSource(run))``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from allranks.core.formatting import clean
 from allranks.observe.view.attempt_views import task_status
 from allranks.observe.view.metric_columns import HEAD, Columns
-from allranks.observe.view.model import Snapshot
+from allranks.observe.view.model import RunView
 from allranks.observe.view.node_views import nodes_now, ranks_now
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.script_kind import has_trainer
 from allranks.observe.view.step_phases import phases
 from allranks.observe.view.training_pace import progress
@@ -27,7 +27,7 @@ _LONGEST = 2000
 """Characters of a line of a log: more can nobody show."""
 
 
-def take(source: Source, status: RunStatus | None = None) -> Snapshot:
+def view_run(source: RunSource, status: RunStatus | None = None) -> RunView:
     """The run as the last refresh of its source found it; its state is asked for unless given.
 
     Whatever the run has not (metrics, nodes, GPUs, attempts) is empty, never an error. Of a job array
@@ -43,7 +43,7 @@ def take(source: Source, status: RunStatus | None = None) -> Snapshot:
     nodes = nodes_now(last) if last else []
     entries = attempt_history(lives, status.is_running)
     error = last.attempt.first_failure() if last else None
-    return Snapshot(
+    return RunView(
         status=status,
         progress=progress(source, status, now),
         values=_values(source),
@@ -64,7 +64,7 @@ def take(source: Source, status: RunStatus | None = None) -> Snapshot:
     )
 
 
-def _values(source: Source) -> dict[str, float]:
+def _values(source: RunSource) -> dict[str, float]:
     """The latest of each metric; NaN where the latest was not finite."""
     found: dict[str, float] = {}
     for kind in ("test", "val", "epoch", "train"):
@@ -77,7 +77,7 @@ def _values(source: Source) -> dict[str, float]:
     return found
 
 
-def _last_lines(source: Source, error: Failure | None) -> list[str]:
+def _last_lines(source: RunSource, error: Failure | None) -> list[str]:
     """Of the rank that failed first, else of rank 0; else what Slurm wrote."""
     last = source.last
     if last is None or not last.attempt.log_files():

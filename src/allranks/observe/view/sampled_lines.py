@@ -21,7 +21,7 @@ GPU_VALUES = ("use", "memory", "power", "temperature")
 Pick = Callable[[Mapping[str, Any]], "array[float]"]
 
 
-class Sampled:
+class EvenSamples:
     """At most so many lines of a file (and the last one), as (time, numbers)."""
 
     def __init__(self, file: JsonlTail, pick: Pick, most: int = MOST) -> None:

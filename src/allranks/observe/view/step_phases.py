@@ -14,7 +14,7 @@ from typing import Any
 from allranks.observe.view.fit_steps import window_steps
 from allranks.observe.view.json_numbers import real
 from allranks.observe.view.model import PHASES
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 
 _MARKED = "forward"
 """The phase by which a window with a marked step is known."""
@@ -24,7 +24,7 @@ _SPARSE = 50
 _Columns = Mapping[str, Sequence[float | None]]
 
 
-def phases(source: Source, last: int | None = None) -> dict[str, float]:
+def phases(source: RunSource, last: int | None = None) -> dict[str, float]:
     """Seconds of a step by phase, in the order of PHASES, over the last windows that tell; None: all.
 
     Every step counts the same, whatever the length of its window. Empty where nothing was measured.
@@ -41,7 +41,7 @@ def phases_of(windows: Sequence[Mapping[str, Any]], steps: Sequence[float]) -> d
 
 
 def phases_over_time(
-    source: Source, most: int = 200, begin: int = 0
+    source: RunSource, most: int = 200, begin: int = 0
 ) -> tuple[list[float], dict[str, list[float]]]:
     """The steps at which groups of windows end, and for each phase its mean in every group.
 
@@ -58,11 +58,11 @@ def phases_over_time(
     )
 
 
-def _columns(source: Source, begin: int) -> _Columns:
+def _columns(source: RunSource, begin: int) -> _Columns:
     return {name: source.train.part(f"{name}_seconds", begin) for name in PHASES}
 
 
-def _steps(source: Source, begin: int) -> list[float]:
+def _steps(source: RunSource, begin: int) -> list[float]:
     """Of each window from there on; the line before it says where the first one began."""
     before = min(begin, 1)
     steps, fits = (source.train.part(name, begin - before) for name in ("step", "fit"))

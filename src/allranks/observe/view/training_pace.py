@@ -11,8 +11,8 @@ from statistics import median
 from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.json_numbers import seconds, whole
 from allranks.observe.view.metric_columns import Tables
-from allranks.observe.view.model import Progress
-from allranks.observe.view.run_source import AttemptSource, Source
+from allranks.observe.view.model import TrainingProgress
+from allranks.observe.view.run_source import AttemptSource, RunSource
 from allranks.runs.atomic_files import integer, read_json
 from allranks.runs.attempt import Attempt
 from allranks.runs.jsonl_tail import last_rows
@@ -31,7 +31,7 @@ _MISSED, _SILENT = 10, 60.0
 _Line = tuple[float, int]
 
 
-def progress(source: Source, status: RunStatus, now: float) -> Progress:
+def progress(source: RunSource, status: RunStatus, now: float) -> TrainingProgress:
     """How far it is, with what the folder knows of its end and its checkpoints."""
     last = source.last
     found = pace(source, last.attempt if last else None, status.state, now)
@@ -47,7 +47,7 @@ def progress(source: Source, status: RunStatus, now: float) -> Progress:
     )
 
 
-def pace(tables: Tables, attempt: Attempt | None, state: JobState, now: float) -> Progress:
+def pace(tables: Tables, attempt: Attempt | None, state: JobState, now: float) -> TrainingProgress:
     """How far and how fast, from what rank 0 wrote down last: progress.json or the newest metrics.
 
     A few of the last lines of each table are enough.
@@ -60,7 +60,7 @@ def pace(tables: Tables, attempt: Attempt | None, state: JobState, now: float) -
     lines = _recent_lines(tables, attempt, written)
     stalled = None if over or state in _STILL else _stalled(tables, lines, now)
     speed = None if over or stalled else _speed(lines, written)
-    return Progress(
+    return TrainingProgress(
         step=step,
         total_steps=total,
         epoch=epoch,
@@ -70,7 +70,7 @@ def pace(tables: Tables, attempt: Attempt | None, state: JobState, now: float) -
     )
 
 
-def pace_now(folder: Path, attempt: Attempt, state: JobState) -> Progress:
+def pace_now(folder: Path, attempt: Attempt, state: JobState) -> TrainingProgress:
     """The same by one look at the end of the file of metrics, for views of hundreds of runs."""
     tables = Tables()
     tables.add(last_rows(folder / "metrics.jsonl"))
@@ -124,7 +124,7 @@ def _speed(lines: list[_Line], written: AttemptProgress | None) -> float | None:
     return None
 
 
-def _saved(source: Source, written: AttemptProgress | None) -> int | None:
+def _saved(source: RunSource, written: AttemptProgress | None) -> int | None:
     """The newest checkpoint of this training, also one that an earlier attempt left."""
     fit = written.fit if written else 1
     found = [each.attempt.progress for each in source.attempts.values()]
@@ -132,7 +132,7 @@ def _saved(source: Source, written: AttemptProgress | None) -> int | None:
     return max(steps, default=None)
 
 
-def _deadline(source: Source, last: AttemptSource | None, status: RunStatus) -> float | None:
+def _deadline(source: RunSource, last: AttemptSource | None, status: RunStatus) -> float | None:
     """What the ranks were told, else the start and the time limit that was asked for."""
     if last is None:
         return None

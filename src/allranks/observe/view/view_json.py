@@ -8,14 +8,14 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from allranks.observe.view.model import Snapshot
+from allranks.observe.view.model import RunView
 from allranks.runs.attempt import Failure
 from allranks.runs.attempt_history import AttemptSummary, Goodput
 from allranks.schedulers.run_state import RunStatus
 
 
-def plain(snapshot: Snapshot) -> dict[str, Any]:
-    """Keys as the fields of Snapshot; ``status`` and ``attempts`` as ``ps --json`` has them.
+def plain(snapshot: RunView) -> dict[str, Any]:
+    """Keys as the fields of RunView; ``status`` and ``attempts`` as ``ps --json`` has them.
 
     JSON knows no NaN: such a value is null, and its name is in ``nonfinite``.
     """

@@ -15,20 +15,20 @@ from starlette.routing import Route
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import AllranksError, RunNotFoundError, UsageError
-from allranks.observe.view.diagnostics import remarks
-from allranks.observe.view.run_view import take
+from allranks.observe.view.diagnostics import diagnostics
+from allranks.observe.view.run_view import view_run
 from allranks.observe.view.view_json import entry_record, plain, status_record
 from allranks.observe.web import log_pages, reporting, searching
 from allranks.observe.web.catalogue import Catalogue
 from allranks.observe.web.comparing import MOST, compare
-from allranks.observe.web.following import Following, States
 from allranks.observe.web.job_facts import job_facts
-from allranks.observe.web.log_files import Place
+from allranks.observe.web.log_files import LogPosition
 from allranks.observe.web.log_pages import Cursor
 from allranks.observe.web.looks import WholePhases, heat_map, plots
 from allranks.observe.web.questions import number_of, query_of, task_of, weight_of
-from allranks.observe.web.rows import Rows
-from allranks.observe.web.slurm_queue import Queue
+from allranks.observe.web.run_rows import RunRows
+from allranks.observe.web.slurm_queue import QueuedJobs
+from allranks.observe.web.source_cache import Following, States
 from allranks.runs.attempt_history import attempt_history
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus
@@ -50,8 +50,8 @@ class Api:
         self._following = Following()
         self._scraped = Following(_SCRAPED)
         self._states = States()
-        self._rows = Rows(self._states)
-        self._queue = Queue()
+        self._rows = RunRows(self._states)
+        self._queue = QueuedJobs()
         self._phases = WholePhases()
 
     def routes(self) -> list[Route]:
@@ -86,7 +86,7 @@ class Api:
         run, task = self._run(request), task_of(request)
         status = self._states.of([run])[0]
         with self._following.source(run, task) as source:
-            snapshot = take(source, status)
+            snapshot = view_run(source, status)
             found = plain(snapshot) | {"tasks": source.tasks}
             if snapshot.status.state.ended:
                 found["phases"] = self._phases.of(source)  # of all its steps, not of the last
@@ -116,7 +116,7 @@ class Api:
         run, query, given = self._run(request), query_of(request), request.query_params
         limit = number_of(request, "limit", 500, _LINES)
         if "at" in given:
-            return log_pages.around(run, query, limit, Place.read(given["at"]))
+            return log_pages.around(run, query, limit, LogPosition.read(given["at"]))
         if "before" in given:
             return log_pages.last_page(run, query, limit, Cursor.read(given["before"]))
         if not query.chosen and "after" not in given:
@@ -127,7 +127,7 @@ class Api:
 
     def remarks(self, request: Request) -> dict[str, Any]:
         """What lint, check and the failures have to say."""
-        return {"remarks": [asdict(one) for one in remarks(self._run(request))]}
+        return {"remarks": [asdict(one) for one in diagnostics(self._run(request))]}
 
     def job(self, request: Request) -> dict[str, Any]:
         """What was asked for and what ran."""
@@ -153,7 +153,7 @@ class Api:
         snapshots = []
         for status in told:
             with self._scraped.source(status.run) as source:
-                snapshots += [take(each, status) for each in source.each()]
+                snapshots += [view_run(each, status) for each in source.each()]
         return Response(exposition(snapshots), media_type=CONTENT_TYPE)
 
     def report(self, request: Request) -> Response:

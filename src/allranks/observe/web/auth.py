@@ -76,7 +76,7 @@ def _read_token(path: Path) -> str:
     return token
 
 
-class Guard:
+class TokenMiddleware:
     """Middleware around everything: refuses what is not the user's own browser or program."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from allranks.observe.view.fit_steps import fit_start
-from allranks.observe.view.run_source import Source
-from allranks.observe.web.following import Following
+from allranks.observe.view.run_source import RunSource
 from allranks.observe.web.job_facts import flat, plan_values
 from allranks.observe.web.looks import LOSSES, THROUGHPUT, metric_names, nonfinite, series
+from allranks.observe.web.source_cache import Following
 from allranks.runs.atomic_files import read_json
 from allranks.runs.run import Run
 
@@ -48,7 +48,7 @@ def compare(
     }
 
 
-def _numbers(source: Source, x: str, metric: str, weight: float) -> dict[str, Any]:
+def _numbers(source: RunSource, x: str, metric: str, weight: float) -> dict[str, Any]:
     """Of one run: its curves, its last values, and what of them is no number."""
     since, known = fit_start(source), metric_names(source)
     drawn = dict.fromkeys((metric, "samples_per_second", "tokens_per_second"))
@@ -65,7 +65,7 @@ def _numbers(source: Source, x: str, metric: str, weight: float) -> dict[str, An
     }
 
 
-def _last(source: Source, name: str) -> float | None:
+def _last(source: RunSource, name: str) -> float | None:
     """The newest value that is a number."""
     found = (table.last(name) for table in (source.train, source.val))
     return next((value for value in found if value is not None), None)

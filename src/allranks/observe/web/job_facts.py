@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from allranks.core.redaction import redact_environment, redact_text, redact_words
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 from allranks.runs.atomic_files import open_file, read_json
 from allranks.runs.run_records import environment, plan_rows
 
 _MOST = 512 << 10  # bytes of a text that are shown
 
 
-def job_facts(source: Source) -> dict[str, Any]:
+def job_facts(source: RunSource) -> dict[str, Any]:
     """As JSON. Texts of users pass the redaction once more: a page is what one shows to others."""
     run, last = source.run, source.last
     plan, code = read_json(run.path / "plan.json"), read_json(run.path / "code.json")

@@ -26,7 +26,7 @@ NO_RANK = -1
 """In a place: written by the job script, in what Slurm keeps."""
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where a line stands in the merged logs; places sort as the lines do."""
 
     group: int
@@ -39,7 +39,7 @@ class Place(NamedTuple):
         return f"{self.group}.{self.attempt}.{self.rank}.{self.offset}.{self.time}"
 
     @classmethod
-    def read(cls, text: str) -> Place:
+    def read(cls, text: str) -> LogPosition:
         """From what a page was given before."""
         try:
             group, attempt, rank, offset, time = text.split(".", 4)
@@ -48,10 +48,10 @@ class Place(NamedTuple):
             raise UsageError(f"'{text[:100]}' is not a place in the logs.") from None
 
 
-class Found(NamedTuple):
+class LocatedLine(NamedTuple):
     """A line, its place, and where in which file it ends; no line: everything up to there was skipped."""
 
-    place: Place
+    place: LogPosition
     line: LogLine | None
     file: str
     end: int
@@ -59,7 +59,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LogFile:
+class SeekableLog:
     """The log of one rank in one attempt, or with NO_RANK the output that Slurm kept."""
 
     path: Path
@@ -78,7 +78,7 @@ class LogFile:
 
     def forward(
         self, begin: int, chunk: int, skip: Callable[[bytes], bool] | None = None
-    ) -> Iterator[Found]:
+    ) -> Iterator[LocatedLine]:
         """Lines from the offset of a line's beginning on; chunks to ``skip`` leave only their end."""
         offset, start, rest, time = begin, begin, b"", ""
         while data := read_chunk(self.path, offset, chunk):
@@ -90,7 +90,7 @@ class LogFile:
             block, end = rest + lines, offset - len(after)
             if skip and skip(block):
                 time = _last_stamp(block) or time
-                yield Found(self._place(time, end - 1), None, self.key, end)
+                yield LocatedLine(self._place(time, end - 1), None, self.key, end)
             else:
                 for found in self._parse(block, start, time, end - 1 - start - len(block)):
                     time = found.place.time
@@ -99,7 +99,7 @@ class LogFile:
         if rest and not self.grows:
             yield from self._parse(rest, start, time, offset - start - len(rest))
 
-    def backward(self, end: int, chunk: int) -> Iterator[Found]:
+    def backward(self, end: int, chunk: int) -> Iterator[LocatedLine]:
         """Lines that lie before the offset, the last first."""
         tail = b""
         while end > 0:
@@ -136,8 +136,8 @@ class LogFile:
             end = begin
         return end
 
-    def _place(self, time: str, offset: int) -> Place:
-        return Place(self.group, time, self.attempt, self.rank, offset)
+    def _place(self, time: str, offset: int) -> LogPosition:
+        return LogPosition(self.group, time, self.attempt, self.rank, offset)
 
     def _clean_cut(self, data: bytes) -> int:
         """Where a line begins whose time is known; all of it is kept for later when there is none."""
@@ -148,13 +148,15 @@ class LogFile:
             return len(data)
         return data.find(b"\n") + 1 or len(data)
 
-    def _parse(self, block: bytes, start: int, time: str, missing: int = 0) -> Iterator[Found]:
+    def _parse(
+        self, block: bytes, start: int, time: str, missing: int = 0
+    ) -> Iterator[LocatedLine]:
         """The lines of a block; of its first so many bytes are missing, since it is a long one."""
         rank = None if self.rank == NO_RANK else self.rank
         for raw in block.split(b"\n"):
             line = parse_line(raw[:_LONGEST], self.attempt, rank, time)
             time, end = line.time, start + len(raw) + missing + 1
-            yield Found(self._place(time, start), line, self.key, end, self.task)
+            yield LocatedLine(self._place(time, start), line, self.key, end, self.task)
             start, missing = end, 0
 
 
@@ -164,7 +166,7 @@ def _last_stamp(block: bytes) -> str:
     return match[1].decode() if match else ""
 
 
-def log_files(run: Run, slurm: bool = False) -> list[LogFile]:
+def log_files(run: Run, slurm: bool = False) -> list[SeekableLog]:
     """The ranks' logs; with ``slurm``, or where no agent wrote any, what Slurm kept.
 
     Attempts follow each other, except the tasks of a job array, which run side by side.
@@ -181,17 +183,17 @@ def log_files(run: Run, slurm: bool = False) -> list[LogFile]:
     if ranks and not slurm:
         return ranks
     return [
-        LogFile(path, 0 if array else number, number, NO_RANK, grows=not over)
+        SeekableLog(path, 0 if array else number, number, NO_RANK, grows=not over)
         for number, path in enumerate(plain_files(run), 1)
         if not path.is_symlink()
     ]
 
 
-def _of_attempt(run: Run, attempt: Attempt, array: bool, last: bool) -> Iterator[LogFile]:
+def _of_attempt(run: Run, attempt: Attempt, array: bool, last: bool) -> Iterator[SeekableLog]:
     grows = attempt.exit_code is None and (array or last)
     group = 0 if array else attempt.number
     if not (attempt.path / "ranks").resolve().is_relative_to(run.path.resolve()):
         return
     for rank, path in attempt.log_files().items():
         if not path.is_symlink():
-            yield LogFile(path, group, attempt.number, rank, attempt.array_task, grows)
+            yield SeekableLog(path, group, attempt.number, rank, attempt.array_task, grows)

@@ -14,8 +14,8 @@ from itertools import groupby, islice
 from typing import Any
 
 from allranks.errors import UsageError
-from allranks.observe.web.log_files import Found, LogFile, Place
-from allranks.observe.web.log_query import WIDTH, Query
+from allranks.observe.web.log_files import LocatedLine, LogPosition, SeekableLog
+from allranks.observe.web.log_query import WIDTH, LogQuery
 from allranks.runs.attempt import Failure
 from allranks.runs.merged_logs import failure_line
 from allranks.runs.run import Run
@@ -50,18 +50,18 @@ class Cursor:
             raise UsageError(f"'{text[:100]}' is not a place in the logs.") from None
 
     @classmethod
-    def at_end(cls, files: Sequence[LogFile]) -> Cursor:
+    def at_end(cls, files: Sequence[SeekableLog]) -> Cursor:
         """Behind all that is there now."""
         last = files[-1].group if files else -1
         return cls(last, {file.key: file.size() for file in files if file.group == last})
 
     @classmethod
-    def at_line(cls, files: Sequence[LogFile], place: Place) -> Cursor:
+    def at_line(cls, files: Sequence[SeekableLog], place: LogPosition) -> Cursor:
         """Before a line."""
         mine = [file for file in files if file.group == place.group]
         return cls(place.group, {file.key: _before(file, place) for file in mine})
 
-    def share(self, files: Sequence[LogFile]) -> float:
+    def share(self, files: Sequence[SeekableLog]) -> float:
         """How much of the logs lies before it."""
         sizes = [(file, file.size()) for file in files]
         done = sum(
@@ -72,7 +72,9 @@ class Cursor:
         return done / (sum(size for _, size in sizes) or 1)
 
 
-def last_page(run: Run, query: Query, limit: int, before: Cursor | None = None) -> dict[str, Any]:
+def last_page(
+    run: Run, query: LogQuery, limit: int, before: Cursor | None = None
+) -> dict[str, Any]:
     """The last lines, or the last before a cursor: what one scrolls up to. Not for searches."""
     files = query.files(run)
     cursor = before or Cursor.at_end(files)
@@ -84,13 +86,13 @@ def last_page(run: Run, query: Query, limit: int, before: Cursor | None = None) 
     return {"lines": [_line(one) for one in lines], "before": earlier, "next": after, "more": False}
 
 
-def next_page(run: Run, query: Query, limit: int, after: Cursor | None = None) -> dict[str, Any]:
+def next_page(run: Run, query: LogQuery, limit: int, after: Cursor | None = None) -> dict[str, Any]:
     """The first lines that are wanted, or the first after a cursor.
 
     A search that takes long answers before its end, with ``more`` and the cursor to go on from.
     """
     files, until = query.files(run), time.monotonic() + PATIENCE
-    cursor, lines, more = after or Cursor(), list[Found](), False
+    cursor, lines, more = after or Cursor(), list[LocatedLine](), False
     for passed, found in enumerate(_forward(run, files, query, cursor), 1):
         if found:
             lines.append(found)
@@ -106,7 +108,7 @@ def next_page(run: Run, query: Query, limit: int, after: Cursor | None = None) -
     }
 
 
-def around(run: Run, query: Query, limit: int, place: Place) -> dict[str, Any]:
+def around(run: Run, query: LogQuery, limit: int, place: LogPosition) -> dict[str, Any]:
     """A line between its neighbours, whatever is searched for; ``at`` is its place.
 
     The record of a failure is in no log: its place is that of the line written after it.
@@ -122,8 +124,8 @@ def around(run: Run, query: Query, limit: int, place: Place) -> dict[str, Any]:
 
 
 def _forward(
-    run: Run, files: Sequence[LogFile], query: Query, cursor: Cursor
-) -> Iterator[Found | None]:
+    run: Run, files: Sequence[SeekableLog], query: LogQuery, cursor: Cursor
+) -> Iterator[LocatedLine | None]:
     """Group by group, each merged by time, while the cursor moves on; None: something not wanted."""
     chunk, skip, wanted = _chunk(files), query.skip(), query.matcher()
     for group, some in groupby(files, key=lambda file: file.group):
@@ -143,7 +145,7 @@ def _forward(
                 yield found if chosen else None
 
 
-def _begin(file: LogFile, cursor: Cursor, query: Query) -> int:
+def _begin(file: SeekableLog, cursor: Cursor, query: LogQuery) -> int:
     """Where to read from; of errors some lines earlier, as one may have begun there."""
     offset = cursor.offsets.get(file.key, 0)
     if not query.errors or not offset:
@@ -152,7 +154,7 @@ def _begin(file: LogFile, cursor: Cursor, query: Query) -> int:
     return first.place.offset if first else 0
 
 
-def _failures(run: Run, files: Sequence[LogFile], query: Query) -> list[Found]:
+def _failures(run: Run, files: Sequence[SeekableLog], query: LogQuery) -> list[LocatedLine]:
     """The records of ranks that failed: one that died without a word has nothing else."""
     groups = {file.attempt: file.group for file in files}
     attempts = [one for one in run.attempts if one.number in groups]
@@ -163,13 +165,13 @@ def _failures(run: Run, files: Sequence[LogFile], query: Query) -> list[Found]:
     return sorted(lines, key=lambda one: one.place)
 
 
-def _failure(group: int, attempt: int, failure: Failure) -> Found:
+def _failure(group: int, attempt: int, failure: Failure) -> LocatedLine:
     line = failure_line(attempt, failure)
-    place = Place(group, line.time or "~", attempt, failure.rank, _NOWHERE)
-    return Found(place, line, f"{attempt}.f{failure.rank}", 1)
+    place = LogPosition(group, line.time or "~", attempt, failure.rank, _NOWHERE)
+    return LocatedLine(place, line, f"{attempt}.f{failure.rank}", 1)
 
 
-def _backward(files: Sequence[LogFile], cursor: Cursor) -> Iterator[Found]:
+def _backward(files: Sequence[SeekableLog], cursor: Cursor) -> Iterator[LocatedLine]:
     """The last first, while the cursor moves back."""
     chunk = min(_chunk(files), 16 << 10)
     groups = [(n, list(group)) for n, group in groupby(files, key=lambda file: file.group)]
@@ -185,7 +187,7 @@ def _backward(files: Sequence[LogFile], cursor: Cursor) -> Iterator[Found]:
             yield found
 
 
-def _before(file: LogFile, place: Place) -> int:
+def _before(file: SeekableLog, place: LogPosition) -> int:
     """The offset in a file behind which everything comes after that line."""
     if (file.attempt, file.rank) == (place.attempt, place.rank) and place.offset >= 0:
         return min(place.offset, file.size())
@@ -198,11 +200,11 @@ def _before(file: LogFile, place: Place) -> int:
     return file.size()
 
 
-def _chunk(files: Sequence[LogFile]) -> int:
+def _chunk(files: Sequence[SeekableLog]) -> int:
     return min(max(_BUDGET // max(len(files), 1), _LEAST), _MOST)
 
 
-def _line(found: Found) -> dict[str, Any]:
+def _line(found: LocatedLine) -> dict[str, Any]:
     line = found.line
     assert line is not None
     return {

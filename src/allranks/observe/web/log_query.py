@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from allranks.core.formatting import clean
 from allranks.errors import UsageError
-from allranks.observe.web.log_files import LogFile, log_files
+from allranks.observe.web.log_files import SeekableLog, log_files
 from allranks.runs.log_lines import Errors, LogLine
 from allranks.runs.run import Run
 
@@ -18,7 +18,7 @@ _ESCAPE = b"\x1b"
 
 
 @dataclass(frozen=True)
-class Query:
+class LogQuery:
     """A search, or the choice of some ranks, an attempt, a stream."""
 
     text: str = ""
@@ -37,7 +37,7 @@ class Query:
         """Whether lines are left out, so that they must be read from the beginning."""
         return bool(self.text or self.errors or self.stream in ("o", "e"))
 
-    def without_choice(self) -> Query:
+    def without_choice(self) -> LogQuery:
         """All lines of the same files."""
         stream = self.stream if self.stream == "slurm" else ""
         return replace(self, text="", regex=False, errors=False, stream=stream)
@@ -46,7 +46,7 @@ class Query:
         """Whether it is one of the ranks asked for."""
         return self.ranks is None or any(rank in span for span in self.ranks)
 
-    def files(self, run: Run) -> list[LogFile]:
+    def files(self, run: Run) -> list[SeekableLog]:
         """The files to read."""
         return [
             file

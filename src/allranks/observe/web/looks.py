@@ -15,7 +15,7 @@ from allranks.observe.view.heatmap_matrix import heat, kinds
 from allranks.observe.view.json_numbers import seconds
 from allranks.observe.view.metric_columns import HEAD, Columns
 from allranks.observe.view.model import TIMINGS
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.step_phases import phases, phases_over_time
 
 Points = tuple[list[float], Sequence[float | None]]
@@ -30,11 +30,11 @@ class WholePhases:
     """What the steps of a run went to, over all of them: counted again only when a line was added."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Source, tuple[object, dict[str, float]]] = (
+        self._known: WeakKeyDictionary[RunSource, tuple[object, dict[str, float]]] = (
             WeakKeyDictionary()
         )
 
-    def of(self, source: Source) -> dict[str, float]:
+    def of(self, source: RunSource) -> dict[str, float]:
         """Seconds of a step by phase."""
         mark = source.folder, len(source.train), source.train.last("time")
         known = self._known.get(source)
@@ -43,7 +43,7 @@ class WholePhases:
         return known[1]
 
 
-def plots(source: Source, names: Sequence[str] = (), weight: float = 0.0) -> dict[str, Any]:
+def plots(source: RunSource, names: Sequence[str] = (), weight: float = 0.0) -> dict[str, Any]:
     """The plots of one run by step; ``names`` are metrics that were chosen besides."""
     known = metric_names(source)
     chosen = [name for name in names if name in known] or _first_other(known)
@@ -76,7 +76,7 @@ def _first_other(names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in own][:1]
 
 
-def metric_names(source: Source) -> list[str]:
+def metric_names(source: RunSource) -> list[str]:
     """Everything that can be drawn over the steps, or could if it were a number."""
     tables = _tables(source)
     names = [name for _, table in tables for name in table.names if name not in HEAD]
@@ -86,7 +86,7 @@ def metric_names(source: Source) -> list[str]:
 
 
 def series(
-    source: Source,
+    source: RunSource,
     name: str,
     since: float,
     *,
@@ -103,7 +103,7 @@ def series(
 
 
 def nonfinite(
-    source: Source, names: Iterable[str], since: float, x: str = "step"
+    source: RunSource, names: Iterable[str], since: float, x: str = "step"
 ) -> dict[str, list[float]]:
     """Of those that are NaN or infinite in their newest line: since when, and up to where."""
     zero = _first_time(source, since) if x == "time" else 0.0
@@ -119,15 +119,15 @@ def nonfinite(
     return found
 
 
-def _tables(source: Source) -> list[tuple[str, Columns]]:
+def _tables(source: RunSource) -> list[tuple[str, Columns]]:
     return [("train", source.train), ("val", source.val), ("epoch", source.epoch)]
 
 
-def _bad(source: Source, kind: str) -> Sequence[str]:
+def _bad(source: RunSource, kind: str) -> Sequence[str]:
     return source.nonfinite.get(kind, ())
 
 
-def _table(source: Source, name: str) -> Columns:
+def _table(source: RunSource, name: str) -> Columns:
     """The one that tells of a metric; an empty one where none does."""
     known = (
         table for kind, table in _tables(source) if name in table or name in _bad(source, kind)
@@ -135,7 +135,7 @@ def _table(source: Source, name: str) -> Columns:
     return next(known, Columns())
 
 
-def _by_time(source: Source, points: Points, since: float) -> Points:
+def _by_time(source: RunSource, points: Points, since: float) -> Points:
     """Seconds since the first line, and None where an attempt starts: the wait before it is no line."""
     zero = _first_time(source, since)
     moments = (seconds(one.attempt.start) for one in source.attempts.values())
@@ -145,12 +145,12 @@ def _by_time(source: Source, points: Points, since: float) -> Points:
     return [x - zero for x, _ in both], [y for _, y in both]
 
 
-def _first_time(source: Source, since: float) -> float:
+def _first_time(source: RunSource, since: float) -> float:
     times = source.train["time"]
     return next((float(each) for each in times if each is not None and each >= since), 0.0)
 
 
-def heat_map(source: Source, what: str) -> dict[str, Any]:
+def heat_map(source: RunSource, what: str) -> dict[str, Any]:
     """Ranks × time as rows of numbers with three digits: what a colour can show."""
     known = kinds(source)
     if what not in known:

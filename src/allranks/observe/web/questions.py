@@ -7,18 +7,18 @@ import re
 from starlette.requests import Request
 
 from allranks.errors import UsageError
-from allranks.observe.web.log_query import Query
+from allranks.observe.web.log_query import LogQuery
 
 _RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 
 
-def query_of(request: Request) -> Query:
+def query_of(request: Request) -> LogQuery:
     """Which lines of the logs."""
     given = request.query_params
     ranks = given.get("ranks", "")
     if ranks and not _RANKS.fullmatch(ranks.replace(" ", "")):
         raise UsageError(f"'{ranks[:100]}' is not a list of ranks. Write 0, 0,3 or 4-7.")
-    return Query(
+    return LogQuery(
         text=given.get("q", ""),
         regex=given.get("regex") == "1",
         case=given.get("case") == "1",

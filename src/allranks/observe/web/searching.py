@@ -16,13 +16,13 @@ from typing import Any
 import allranks
 from allranks.errors import AllranksError, UsageError
 from allranks.observe.web.log_pages import Cursor, next_page
-from allranks.observe.web.log_query import Query
+from allranks.observe.web.log_query import LogQuery
 from allranks.runs.run import Run
 
 _LIMIT = 5.0  # seconds; a page of lines that can be searched at all comes long before
 
 
-def search(run: Run, query: Query, limit: int, after: Cursor | None = None) -> dict[str, Any]:
+def search(run: Run, query: LogQuery, limit: int, after: Cursor | None = None) -> dict[str, Any]:
     """As next_page, and given up when it takes too long."""
     spans = None if query.ranks is None else [(one.start, one.stop) for one in query.ranks]
     asked = {
@@ -62,7 +62,7 @@ def main() -> None:
         about["ranks"] = [range(first, end) for first, end in about["ranks"]]
     try:
         after = Cursor.read(asked["after"]) if asked["after"] else None
-        answer = next_page(Run.open(asked["run"]), Query(**about), asked["limit"], after)
+        answer = next_page(Run.open(asked["run"]), LogQuery(**about), asked["limit"], after)
     except AllranksError as error:
         answer = {"error": str(error)}
     json.dump(answer, sys.stdout)

@@ -68,7 +68,7 @@ def serve(
     """
     import uvicorn
 
-    from allranks.observe.web.app import make_app
+    from allranks.observe.web.web_app import make_app
 
     token = kept_token(token_file) if token_file else new_token()
     listening = listen(_loopback(host), port)

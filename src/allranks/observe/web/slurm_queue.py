@@ -16,7 +16,7 @@ from allranks.observe.web.beside import Beside
 _QUEUE = 10.0  # seconds for which the queue holds
 
 
-class Queue:
+class QueuedJobs:
     """The user's jobs on Slurm, those that are no run of ours; nothing where there is no Slurm."""
 
     def __init__(self) -> None:

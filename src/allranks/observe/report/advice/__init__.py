@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from allranks.observe.report.advice import course, gpus, machine, steps
 from allranks.observe.report.advice.base import SEVERITIES, Advice
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 
 ENOUGH_SECONDS = 60.0
 ENOUGH_SAMPLES = 5
 """Below these a run is too short for advice on how it used what it had."""
 
-Rule = Callable[[Facts], "Advice | None"]
+Rule = Callable[[RunFacts], "Advice | None"]
 ALWAYS: tuple[Rule, ...] = (
     course.failure,
     course.gpu_memory_out,
@@ -61,7 +61,7 @@ EXPLAINED = {
 """Advice that is left out beside one of these, which is its cause or says the opposite."""
 
 
-def advise(facts: Facts) -> list[Advice]:
+def advise(facts: RunFacts) -> list[Advice]:
     """All advice, the most important first."""
     rules = [*ALWAYS, *ON_USE] if enough(facts) else [*ALWAYS, _memory_out, course.too_short]
     found = [advice for rule in rules if (advice := rule(facts)) is not None]
@@ -70,7 +70,7 @@ def advise(facts: Facts) -> list[Advice]:
     return sorted(kept, key=lambda advice: SEVERITIES.index(advice.severity))
 
 
-def enough(facts: Facts) -> bool:
+def enough(facts: RunFacts) -> bool:
     """Whether enough was measured to judge its use."""
     used = facts.used
     if facts.mixed:
@@ -80,7 +80,7 @@ def enough(facts: Facts) -> bool:
     return used.seconds >= ENOUGH_SECONDS and used.samples >= ENOUGH_SAMPLES
 
 
-def _memory_out(facts: Facts) -> Advice | None:
+def _memory_out(facts: RunFacts) -> Advice | None:
     """That memory ran out is true however short the job was."""
     return machine.memory_out(facts) if facts.state == "out of memory" else None
 

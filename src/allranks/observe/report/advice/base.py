@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from allranks.core.units import format_time, parse_time
 from allranks.errors import UsageError
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 
 SEVERITIES = ("error", "warning", "note")
 """In the order in which they are shown."""
@@ -55,7 +55,7 @@ def time_to_ask(seconds: float) -> int:
     return math.ceil(seconds / unit) * unit
 
 
-def ask(facts: Facts, option: str, value: int | str) -> str:
+def ask(facts: RunFacts, option: str, value: int | str) -> str:
     """What to type next time: an option of ours, or for a job of another kind a line of its script."""
     ours = facts.kind == "run"
     if option == "memory":
@@ -67,19 +67,19 @@ def ask(facts: Facts, option: str, value: int | str) -> str:
     return f"--{option} {value}" if ours else f"#SBATCH --{option}={value}"
 
 
-def trainer(facts: Facts, **values: float | str) -> str:
+def trainer(facts: RunFacts, **values: float | str) -> str:
     """What to write where a Trainer trains; empty without one."""
     words = ", ".join(f"{name}={value!r}" for name, value in values.items())
     return f"TrainConfig({words})" if facts.settings and words else ""
 
 
-def number_set(facts: Facts, name: str) -> int | None:
+def number_set(facts: RunFacts, name: str) -> int | None:
     """A setting of the Trainer; None where it is not set."""
     text = facts.settings.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
-def time_set(facts: Facts, name: str) -> int | None:
+def time_set(facts: RunFacts, name: str) -> int | None:
     """A setting that is a time, in seconds; None where it is not set."""
     try:
         return parse_time(facts.settings[name])

@@ -15,7 +15,7 @@ from allranks.observe.report.advice.base import (
     time_to_ask,
     trainer,
 )
-from allranks.observe.report.model import Facts, Life
+from allranks.observe.report.model import AttemptFacts, RunFacts
 from allranks.runs.exit_reasons import KILLS, ending, error_line
 
 FAILED = ("failed", "node failed")
@@ -33,7 +33,7 @@ SAVE_TIME = 900
 GPU_MEMORY_OUT = ("CUDA out of memory", "HIP out of memory", "OutOfMemoryError")
 
 
-def failure(facts: Facts) -> Advice | None:
+def failure(facts: RunFacts) -> Advice | None:
     """What ended the run, when something did."""
     if not _failed(facts):
         return None
@@ -54,14 +54,14 @@ def failure(facts: Facts) -> Advice | None:
     return Advice("failed", "error", text, _logs(facts))
 
 
-def _killed(facts: Facts) -> Advice:
+def _killed(facts: RunFacts) -> Advice:
     """Nothing was written at its end, so what its ranks said last is all there is."""
     known = f", {span(facts.seconds)} after it began or later" if facts.seconds else ""
     text = f"It was killed from outside{known}: {KILLS}."
     return Advice("failed", "error", text, f"allranks logs {facts.id}")
 
 
-def _who(facts: Facts) -> str:
+def _who(facts: RunFacts) -> str:
     """Of an array as a whole its failed tasks."""
     failed = [task for task, state in facts.tasks.items() if state in FAILED]
     if facts.task or not failed:
@@ -69,7 +69,7 @@ def _who(facts: Facts) -> str:
     return f"Task{'s' if len(failed) > 1 else ''} {names(failed)} of {len(facts.tasks)}"
 
 
-def diverged(facts: Facts) -> Advice | None:
+def diverged(facts: RunFacts) -> Advice | None:
     """A loss that became NaN or infinite and stayed so: all that came after it is worth nothing."""
     if not facts.diverged:
         return None
@@ -87,7 +87,7 @@ def diverged(facts: Facts) -> Advice | None:
     return Advice("diverged", "error", text, trainer(facts, **changes))
 
 
-def _tamer(facts: Facts) -> str:
+def _tamer(facts: RunFacts) -> str:
     """What to try against it."""
     half = ", bf16 in place of fp16" if facts.settings.get("precision") == "fp16" else ""
     text = f"Try a lower learning rate, a warm-up, clipped gradients{half}, or look at the data."
@@ -96,7 +96,7 @@ def _tamer(facts: Facts) -> str:
     return text
 
 
-def gpu_memory_out(facts: Facts) -> Advice | None:
+def gpu_memory_out(facts: RunFacts) -> Advice | None:
     """A GPU whose memory was full."""
     if facts.error is None or not _failed(facts):
         return None
@@ -117,7 +117,7 @@ def gpu_memory_out(facts: Facts) -> Advice | None:
     return Advice("gpu-memory-out", "error", text, trainer(facts, **changes))
 
 
-def go_on(facts: Facts) -> Advice | None:
+def go_on(facts: RunFacts) -> Advice | None:
     """A run that saved itself and left before its training had ended."""
     if facts.kind != "run" or facts.state != "interrupted":
         return None
@@ -127,7 +127,7 @@ def go_on(facts: Facts) -> Advice | None:
     return Advice("go-on", "note", text, f"allranks resume {facts.id}")
 
 
-def time_limit(facts: Facts) -> Advice | None:
+def time_limit(facts: RunFacts) -> Advice | None:
     """A time limit that was too long, or nearly too short, or too short."""
     limit = facts.asked.time_limit
     if facts.state == "timeout":
@@ -151,7 +151,7 @@ def time_limit(facts: Facts) -> Advice | None:
     return Advice("time", "note", text, ask(facts, "time", enough))
 
 
-def _timed_out(facts: Facts, limit: int | None) -> Advice:
+def _timed_out(facts: RunFacts, limit: int | None) -> Advice:
     text = "It ran into its time limit" + (f" of {span(limit)}" if limit else "")
     more = ask(facts, "time", time_to_ask(limit * 2)) if limit else ""
     if facts.kind == "job":
@@ -168,7 +168,7 @@ def _timed_out(facts: Facts, limit: int | None) -> Advice:
     return Advice("time-out", "error", text, "--requeue")
 
 
-def lost_work(facts: Facts) -> Advice | None:
+def lost_work(facts: RunFacts) -> Advice | None:
     """Steps that were done twice, since the checkpoint before them was old."""
     losers = [life for life in facts.attempts if life.lost_steps > 0]
     seconds = sum(_lost_seconds(life) for life in losers)
@@ -185,12 +185,12 @@ def lost_work(facts: Facts) -> Advice | None:
     return Advice("lost-work", "warning", text, trainer(facts, **_sooner(facts)))
 
 
-def _lost_seconds(life: Life) -> float:
+def _lost_seconds(life: AttemptFacts) -> float:
     steps = (life.last_step or 0) - (life.first_step or 0)
     return life.seconds * min(life.lost_steps / steps, 1.0) if steps > 0 else 0.0
 
 
-def too_short(facts: Facts) -> Advice | None:
+def too_short(facts: RunFacts) -> Advice | None:
     """Why there is no advice on how it used what it had."""
     used = facts.used
     if used.source == "" or facts.mixed or not facts.ended:
@@ -199,12 +199,12 @@ def too_short(facts: Facts) -> Advice | None:
     return Advice("short", "note", text)
 
 
-def _failed(facts: Facts) -> bool:
+def _failed(facts: RunFacts) -> bool:
     """Not of a run that was cancelled, saved itself or goes on: ranks that end then are no news."""
     return facts.state in FAILED or (facts.state == "unknown" and facts.error is not None)
 
 
-def _sooner(facts: Facts) -> dict[str, int | str]:
+def _sooner(facts: RunFacts) -> dict[str, int | str]:
     """To save twice as often as now: half of the steps from one checkpoint to the next, or of those lost."""
     lost = max(life.lost_steps for life in facts.attempts)
     steps = min(lost, number_set(facts, "checkpoint_every_steps") or lost)
@@ -214,7 +214,7 @@ def _sooner(facts: Facts) -> dict[str, int | str]:
     return {"checkpoint_every_time": short_time(min(SAVE_TIME, seconds // 2))}
 
 
-def _logs(facts: Facts) -> str:
+def _logs(facts: RunFacts) -> str:
     if facts.kind == "run":
         return f"allranks logs --errors {facts.id}"
     return ""

@@ -7,7 +7,7 @@ from statistics import median
 
 from allranks.core.formatting import percent
 from allranks.observe.report.advice.base import Advice, ask, counted, names
-from allranks.observe.report.model import Facts, GpuUsed
+from allranks.observe.report.model import GpuUsed, RunFacts
 
 GPU_NEVER = 0.02
 GPU_NEVER_MEMORY = 2 * 2**30
@@ -22,7 +22,7 @@ CAPPED = 0.9
 """A power limit below this share of the other GPUs'."""
 
 
-def idle_gpus(facts: Facts) -> Advice | None:
+def idle_gpus(facts: RunFacts) -> Advice | None:
     """GPUs that did nothing at all."""
     judged = _judged_gpus(facts)
     idle = [gpu for gpu in judged if _did_nothing(gpu)]
@@ -64,7 +64,7 @@ def _most_at_work(gpus: Sequence[GpuUsed]) -> int:
     return max(map(hosts.count, hosts))
 
 
-def gpu_use(facts: Facts) -> Advice | None:
+def gpu_use(facts: RunFacts) -> Advice | None:
     """GPUs that waited, where nothing else tells why."""
     use = facts.used.gpu_use
     judged = _judged_gpus(facts)
@@ -77,7 +77,7 @@ def gpu_use(facts: Facts) -> Advice | None:
     return Advice("gpus-low", "warning", text)
 
 
-def gpu_memory(facts: Facts) -> Advice | None:
+def gpu_memory(facts: RunFacts) -> Advice | None:
     """GPU memory that a larger batch could use."""
     share = facts.used.gpu_memory
     mfu = facts.typical.get("mfu")
@@ -92,7 +92,7 @@ def gpu_memory(facts: Facts) -> Advice | None:
     return Advice("gpu-memory", "note", text)
 
 
-def hot_gpus(facts: Facts) -> Advice | None:
+def hot_gpus(facts: RunFacts) -> Advice | None:
     """GPUs so hot that they slow down."""
     hot = [gpu for gpu in facts.used.gpus if (gpu.temperature or 0) >= HOT]
     if not hot:
@@ -107,7 +107,7 @@ def hot_gpus(facts: Facts) -> Advice | None:
     return Advice("gpu-hot", "warning", text, _keep_away(facts, hosts))
 
 
-def capped_gpus(facts: Facts) -> Advice | None:
+def capped_gpus(facts: RunFacts) -> Advice | None:
     """GPUs with a lower power limit than their like."""
     limits = [gpu.power_limit for gpu in facts.used.gpus if gpu.power_limit]
     if len(limits) < 2:
@@ -125,7 +125,7 @@ def capped_gpus(facts: Facts) -> Advice | None:
     return Advice("gpu-capped", "warning", text, _keep_away(facts, hosts))
 
 
-def _judged_gpus(facts: Facts) -> list[GpuUsed]:
+def _judged_gpus(facts: RunFacts) -> list[GpuUsed]:
     return [gpu for gpu in facts.used.gpus if gpu.use is not None]
 
 
@@ -134,7 +134,7 @@ def _did_nothing(gpu: GpuUsed) -> bool:
     return quiet and (gpu.memory is None or gpu.memory < GPU_NEVER_MEMORY)
 
 
-def _keep_away(facts: Facts, hosts: list[str]) -> str:
+def _keep_away(facts: RunFacts, hosts: list[str]) -> str:
     """Of a few nodes; a whole cluster cannot be excluded."""
     on_slurm = facts.scheduler == "slurm" and 0 < len(hosts) < 4
     return ask(facts, "exclude", ",".join(hosts)) if on_slurm else ""

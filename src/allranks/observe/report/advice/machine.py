@@ -6,7 +6,7 @@ import math
 
 from allranks.core.formatting import percent, size
 from allranks.observe.report.advice.base import Advice, ask, memory_to_ask
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 
 CPU_HEADROOM = 1.25
 """Over the level that is rarely exceeded."""
@@ -33,7 +33,7 @@ LONG_ENOUGH = 1800.0
 """Seconds of training after which also a run that did not complete has shown what it needs."""
 
 
-def cpus(facts: Facts) -> Advice | None:
+def cpus(facts: RunFacts) -> Advice | None:
     """CPUs asked for and not used."""
     asked, used = facts.asked, facts.used
     if asked.exclusive or not asked.cpus_per_node or used.cpus is None or not may_cut(facts):
@@ -59,7 +59,7 @@ def cpus(facts: Facts) -> Advice | None:
     return Advice("cpus", "warning", text, command)
 
 
-def cpus_short(facts: Facts) -> Advice | None:
+def cpus_short(facts: RunFacts) -> Advice | None:
     """All CPUs busy while the ranks wait for data."""
     asked, used = facts.asked, facts.used
     data = facts.share("data")
@@ -81,7 +81,7 @@ def cpus_short(facts: Facts) -> Advice | None:
     return Advice("cpus-short", "warning", text, command)
 
 
-def memory(facts: Facts) -> Advice | None:
+def memory(facts: RunFacts) -> Advice | None:
     """Memory that ran out, is near its limit, or far below it."""
     if facts.state == "out of memory":
         return memory_out(facts)
@@ -94,7 +94,7 @@ def memory(facts: Facts) -> Advice | None:
     return _memory_to_spare(facts, facts.used.memory) if may_cut(facts) else None
 
 
-def memory_out(facts: Facts) -> Advice:
+def memory_out(facts: RunFacts) -> Advice:
     """The job was killed for it."""
     limit = facts.asked.memory_per_node or facts.used.memory_limit
     what = f"more than its {size(limit)} per node" if limit else "more memory than it had"
@@ -104,7 +104,7 @@ def memory_out(facts: Facts) -> Advice:
     )
 
 
-def _memory_tight(facts: Facts, held: int, limit: int) -> Advice:
+def _memory_tight(facts: RunFacts, held: int, limit: int) -> Advice:
     way, command = _more_memory(facts, held * MEMORY_MORE)
     text = (
         f"Your processes held {size(held)} of {size(limit)}{_where(facts)}, {percent(held / limit)}: "
@@ -113,7 +113,7 @@ def _memory_tight(facts: Facts, held: int, limit: int) -> Advice:
     return Advice("memory-tight", "warning", text, command)
 
 
-def _memory_to_spare(facts: Facts, held: int) -> Advice | None:
+def _memory_to_spare(facts: RunFacts, held: int) -> Advice | None:
     asked = facts.asked
     enough, asked_for = memory_to_ask(held * MEMORY_HEADROOM), asked.memory_per_node
     if asked.exclusive or asked.memory_is_all or not asked_for:
@@ -127,7 +127,7 @@ def _memory_to_spare(facts: Facts, held: int) -> Advice | None:
     return Advice("memory", "note", text, ask(facts, "memory", enough))
 
 
-def _more_memory(facts: Facts, wanted: float | None) -> tuple[str, str]:
+def _more_memory(facts: RunFacts, wanted: float | None) -> tuple[str, str]:
     """What helps, in words and to type: a node gives no more than it has."""
     asked, total = facts.asked, facts.used.memory_total
     fewer = "use fewer loader workers, or start fewer ranks on each node"
@@ -139,14 +139,14 @@ def _more_memory(facts: Facts, wanted: float | None) -> tuple[str, str]:
     return "ask for more", ask(facts, "memory", more) if more else ""
 
 
-def may_cut(facts: Facts) -> bool:
+def may_cut(facts: RunFacts) -> bool:
     """Whether less can be advised: the end of a run often needs more than its beginning."""
     if facts.state == "completed":
         return True
     return facts.used.source == "samples" and facts.used.seconds >= LONG_ENOUGH
 
 
-def _where(facts: Facts) -> str:
+def _where(facts: RunFacts) -> str:
     return f" on {facts.used.memory_host}" if facts.used.memory_host else ""
 
 

@@ -15,7 +15,7 @@ from allranks.observe.report.advice.base import (
     trainer,
 )
 from allranks.observe.report.advice.gpus import MFU_GOOD
-from allranks.observe.report.model import Facts
+from allranks.observe.report.model import RunFacts
 from allranks.runtime.telemetry.peak_flops import peak_flops
 
 DATA_WAIT = 0.15
@@ -30,7 +30,7 @@ MOST_WORKERS = 16
 """Of one rank: more rarely load faster."""
 
 
-def data(facts: Facts) -> Advice | None:
+def data(facts: RunFacts) -> Advice | None:
     """Ranks that wait for data."""
     share = facts.share("data")
     if share is None or share < DATA_WAIT:
@@ -48,7 +48,7 @@ def data(facts: Facts) -> Advice | None:
     return Advice("data", "warning", text, how)
 
 
-def communication(facts: Facts) -> Advice | None:
+def communication(facts: RunFacts) -> Advice | None:
     """Ranks that wait for the network rather than for a slow rank."""
     share = facts.share("communication")
     ranks, nodes = facts.asked.ranks or 1, facts.asked.nodes or 1
@@ -66,7 +66,7 @@ def communication(facts: Facts) -> Advice | None:
     return Advice("communication", "warning", text, how)
 
 
-def checkpoints(facts: Facts) -> Advice | None:
+def checkpoints(facts: RunFacts) -> Advice | None:
     """Time that goes into saving."""
     share = facts.share("checkpoint")
     if share is None or share < CHECKPOINT:
@@ -79,7 +79,7 @@ def checkpoints(facts: Facts) -> Advice | None:
     return Advice("checkpoints", "warning", text, trainer(facts, **_later(facts, share)))
 
 
-def _later(facts: Facts, share: float) -> dict[str, int | str]:
+def _later(facts: RunFacts, share: float) -> dict[str, int | str]:
     """So much less often than now that it costs little; empty where nothing regular is set."""
     factor = math.ceil(share / CHECKPOINT_GOOD)
     counts = {
@@ -91,7 +91,7 @@ def _later(facts: Facts, share: float) -> dict[str, int | str]:
     return counts | ({"checkpoint_every_time": short_time(seconds * factor)} if seconds else {})
 
 
-def stragglers(facts: Facts) -> Advice | None:
+def stragglers(facts: RunFacts) -> Advice | None:
     """Ranks that the others wait for."""
     slow = facts.slow
     if not slow:
@@ -118,7 +118,7 @@ def stragglers(facts: Facts) -> Advice | None:
     return Advice("stragglers", "warning", text)
 
 
-def mfu(facts: Facts) -> Advice | None:
+def mfu(facts: RunFacts) -> Advice | None:
     """Little of what the GPUs can compute, where nothing else tells why."""
     reached = facts.typical.get("mfu")
     if reached is None or reached >= MFU_LOW:
@@ -135,7 +135,7 @@ def mfu(facts: Facts) -> Advice | None:
     return Advice("mfu", "note", text, trainer(facts, **hints))
 
 
-def _half_precision(facts: Facts) -> str:
+def _half_precision(facts: RunFacts) -> str:
     """bf16, which needs no scaling of the loss; fp16 where a GPU has no units for it."""
     lacking = [
         gpu
@@ -145,7 +145,7 @@ def _half_precision(facts: Facts) -> str:
     return "fp16" if lacking else "bf16"
 
 
-def _cpus_of_a_rank(facts: Facts) -> int | None:
+def _cpus_of_a_rank(facts: RunFacts) -> int | None:
     """None when that is not known."""
     per_node = facts.used.cpus_allowed or facts.asked.cpus_per_node
     ranks = facts.asked.ranks_per_node

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from allranks.observe.pages.markdown import as_code, escaped, prose, table_lines
+from allranks.observe.pages.markdown_parts import as_code, escaped, prose, table_lines
 from allranks.observe.scaling.analysis import Analysis
-from allranks.observe.scaling.study import Study
-from allranks.observe.scaling.table import headline, make_table
+from allranks.observe.scaling.study_file import Study
+from allranks.observe.scaling.study_table import headline, make_table
 
 PICTURE = "speedup.svg"
 

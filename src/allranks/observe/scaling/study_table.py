@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from allranks.core.formatting import one_line, percent, span, step_time
-from allranks.observe.pages.table import Table
-from allranks.observe.scaling.analysis import Analysis, Row
+from allranks.observe.pages.text_table import TextTable
+from allranks.observe.scaling.analysis import Analysis, SizeResult
 from allranks.observe.scaling.losses import biggest
-from allranks.observe.scaling.states import progress_text
-from allranks.observe.scaling.study import RUNNING, Study
+from allranks.observe.scaling.point_states import progress_text
+from allranks.observe.scaling.study_file import RUNNING, Study
 
 WIDTH, WIDEST = 80, 100
 """Columns of the table: in a file, and at most on a terminal."""
@@ -21,18 +21,18 @@ LOST = "most lost to"
 @dataclass(frozen=True)
 class _Column:
     title: str
-    cell: Callable[[Row], str]
+    cell: Callable[[SizeResult], str]
     needed: bool = False
     """Shown also when no row has a value."""
 
 
-def make_table(study: Study, found: Analysis) -> Table:
+def make_table(study: Study, found: Analysis) -> TextTable:
     """The cells; a column that no row has a value for is left out."""
     columns = [
         one for one in _columns(study, found) if one.needed or any(map(one.cell, found.rows))
     ]
     titles = [one.title for one in columns]
-    return Table(
+    return TextTable(
         titles,
         [_cells(study, row, columns) for row in found.rows],
         frozenset(n for n, title in enumerate(titles) if title != LOST),
@@ -40,7 +40,7 @@ def make_table(study: Study, found: Analysis) -> Table:
     )
 
 
-def _cells(study: Study, row: Row, columns: Sequence[_Column]) -> list[str]:
+def _cells(study: Study, row: SizeResult, columns: Sequence[_Column]) -> list[str]:
     """The numbers of a size, or why it has none."""
     if not row.rate:
         return [columns[0].cell(row), _state(study, row)]
@@ -98,31 +98,31 @@ def _columns(study: Study, found: Analysis) -> list[_Column]:
     ]
 
 
-def _ranks(study: Study, row: Row) -> str:
+def _ranks(study: Study, row: SizeResult) -> str:
     return "" if study.axis.field == "nprocs" or not row.point.ranks else str(row.point.ranks)
 
 
-def _batch(row: Row) -> str:
+def _batch(row: SizeResult) -> str:
     return f"{row.achieved.batch:g}" if row.achieved and row.achieved.batch else ""
 
 
-def _rate(row: Row) -> str:
+def _rate(row: SizeResult) -> str:
     return significant(row.rate)
 
 
-def _wall(row: Row) -> str:
+def _wall(row: SizeResult) -> str:
     return wall_time(1 / row.rate) if row.rate else ""
 
 
-def _spread(row: Row) -> str:
+def _spread(row: SizeResult) -> str:
     return f"{row.spread * 100:.1f} %" if row.spread else ""
 
 
-def _step(row: Row) -> str:
+def _step(row: SizeResult) -> str:
     return step_time(row.achieved.step_seconds) if row.achieved else ""
 
 
-def _lost(row: Row) -> str:
+def _lost(row: SizeResult) -> str:
     found = biggest(row.lost)
     return f"{found[0]} {percent(found[1])}" if found else ""
 
@@ -145,7 +145,7 @@ def _notes(study: Study, found: Analysis) -> str:
     return "  ".join(notes)
 
 
-def _state(study: Study, row: Row) -> str:
+def _state(study: Study, row: SizeResult) -> str:
     point = row.point
     if row.problems:
         return f"failed: {one_line(row.problems[0])}"
@@ -179,7 +179,7 @@ def _fixed(value: float | None) -> str:
 # -- the terminal
 
 
-def _aligned(table: Table, width: int) -> list[str]:
+def _aligned(table: TextTable, width: int) -> list[str]:
     """Columns to the right, the last one to the left; reasons below the numbers' width."""
     titles, rows = _fitting(table, width)
     full = [titles, *(row for row in rows if len(row) == len(titles))]
@@ -210,7 +210,7 @@ _DROPPED = ("MFU", "GPU use", "batch", "hours", "ranks", "step", "±", LOST)
 """What goes first where there is no room for all; the page has everything."""
 
 
-def _fitting(table: Table, width: int) -> tuple[list[str], list[list[str]]]:
+def _fitting(table: TextTable, width: int) -> tuple[list[str], list[list[str]]]:
     """Titles and rows without the columns that there is no room for; short rows are texts."""
     titles, rows = list(table.titles), [list(row) for row in table.rows]
     full = [titles, *(row for row in rows if len(row) == len(titles))]

@@ -10,7 +10,7 @@ import pytest
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.schedulers.run_state import RunStatus
-from monitor_rig import look, make_run
+from view_rig import look, make_run
 
 
 def test_progress_is_the_newer_of_its_two_sources(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from rich.text import Text
 from allranks.observe.top.frame import frame
 from allranks.observe.top.terminal import Terminal
 from allranks.observe.top.text_bars import Glyphs, glyphs_for
-from allranks.observe.top.view_settings import View
+from allranks.observe.top.view_settings import ViewSettings
 from allranks.observe.top.watcher import Watcher
-from allranks.observe.view.model import Snapshot
+from allranks.observe.view.model import RunView
 from allranks.runs.run import Run
 
 EVERY = 2.0
@@ -46,7 +46,7 @@ def watch(run: Run, every: float = EVERY, task: str | None = None) -> None:
 
 
 def _loop(terminal: Terminal, watcher: Watcher, run: Run, glyphs: Glyphs) -> None:
-    view, shown = View(), None
+    view, shown = ViewSettings(), None
     terminal.draw([Text(f"reading {run.id} {glyphs.more}", "dim")])
     while not view.quit:
         for key in terminal.wait():
@@ -59,7 +59,9 @@ def _loop(terminal: Terminal, watcher: Watcher, run: Run, glyphs: Glyphs) -> Non
             view = _draw(terminal, shown, view, glyphs)
 
 
-def _draw(terminal: Terminal, snapshot: Snapshot, view: View, glyphs: Glyphs) -> View:
+def _draw(
+    terminal: Terminal, snapshot: RunView, view: ViewSettings, glyphs: Glyphs
+) -> ViewSettings:
     """The picture; the view comes back with the rows that it really shows."""
     width, height = terminal.screen.size()
     made = frame(snapshot, width, height, view, glyphs)
@@ -69,7 +71,7 @@ def _draw(terminal: Terminal, snapshot: Snapshot, view: View, glyphs: Glyphs) ->
     return replace(view, first=made.first, page=max(made.shown, 1))
 
 
-def page(snapshot: Snapshot) -> None:
+def page(snapshot: RunView) -> None:
     """Print one picture with every row, as for a file or a pipe."""
     console = Console(highlight=False, width=shutil.get_terminal_size((PAGE, 24)).columns)
     made = frame(snapshot, console.width, glyphs=glyphs_for(console.encoding))

@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from allranks.observe.web.api import Api
-from allranks.observe.web.auth import Guard
+from allranks.observe.web.auth import TokenMiddleware
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,7 +33,7 @@ def make_app(catalogue: Catalogue, token: str) -> Starlette:
             *Api(catalogue).routes(),
         ],
         middleware=[
-            Middleware(Guard, token=token),
+            Middleware(TokenMiddleware, token=token),
             Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
         ],
     )

@@ -1,6 +1,6 @@
 """How long it takes to look at a big run: 10 000 windows of 256 ranks on 32 nodes, 140 MB of files.
 
-    python bench/monitor.py [--windows 10000] [--ranks 256] [--folder DIR]
+    python bench/view.py [--windows 10000] [--ranks 256] [--folder DIR]
 
 The first look reads everything there is; the later ones what was added since, which is what a page that is
 open pays every few seconds.
@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.heatmap_matrix import heat, kinds
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.observe.view.view_json import plain
 from allranks.schedulers.run_state import RunStatus
-from monitor_rig import grow, make_run
+from view_rig import grow, make_run
 
 
 def timed(action: Callable[[], Any]) -> float:
@@ -39,12 +39,12 @@ def measure(folder: Path, windows: int, ranks: int) -> None:
     run = make_run(folder, ranks=ranks, gpus_per_node=8, windows=windows, finished=False)
     size = sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file())
     print(f"{windows} windows × {ranks} ranks, {size / 1e6:.0f} MB\n")
-    source = Source(run)
+    source = RunSource(run)
     status = RunStatus(run, JobState.RUNNING)
     looks: dict[str, Callable[[], Any]] = {
         "refresh": source.refresh,
-        "take": lambda: take(source, status),
-        "plain": lambda: plain(take(source, status)),
+        "take": lambda: view_run(source, status),
+        "plain": lambda: plain(view_run(source, status)),
     }
     first = {name: timed(look) for name, look in looks.items()}
     maps = {f"heat {kind}": (lambda kind=kind: heat(source, kind)) for kind in kinds(source)}

@@ -13,16 +13,16 @@ import pytest
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import clean
-from allranks.observe.view.diagnostics import remarks
+from allranks.observe.view.diagnostics import diagnostics
 from allranks.observe.view.heatmap_matrix import heat, kinds
 from allranks.observe.view.model import PHASES
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.observe.view.view_json import plain
 from allranks.runs import Run
 from allranks.runs.metrics_tables import TABLES
 from allranks.schedulers.run_state import RunStatus
-from monitor_rig import TRACEBACK, grow, look, make_run
+from view_rig import TRACEBACK, grow, look, make_run
 
 
 def test_a_finished_run(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_values_of_the_wrong_kind(tmp_path: Path, seed: int) -> None:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for path in run.path.rglob("rank-*.json"):
         path.write_text(json.dumps(_changed(json.loads(path.read_text()), chance)))
-    source = Source(run)
+    source = RunSource(run)
     source.refresh()
-    assert len(plain(take(source))["attempts"]) == 2
+    assert len(plain(view_run(source))["attempts"]) == 2
     for kind in kinds(source):
         found = heat(source, kind)
         assert {len(row) for row in found.values} <= {len(found.times)}
@@ -235,6 +235,6 @@ def test_pipes_in_place_of_files_are_not_waited_for(tmp_path: Path) -> None:
         os.mkfifo(path)
     found = look(Run(run.path))
     assert (found.values, found.last_lines, found.nodes) == ({}, [], [])
-    assert [each.source for each in remarks(run)] == ["run"]
+    assert [each.source for each in diagnostics(run)] == ["run"]
     for table in TABLES:
         assert run.metrics().columns(table) == {}

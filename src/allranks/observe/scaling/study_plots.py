@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allranks.core.plots import Line, bar_plot, line_plot
-from allranks.observe.scaling.analysis import Analysis, Row
+from allranks.core.plots import LineSeries, bar_plot, line_plot
+from allranks.observe.scaling.analysis import Analysis, SizeResult
 from allranks.observe.scaling.losses import groups_of
 from allranks.observe.scaling.sentences import PAYS
-from allranks.observe.scaling.study import Study
-from allranks.observe.scaling.table import cost_words
+from allranks.observe.scaling.study_file import Study
+from allranks.observe.scaling.study_table import cost_words
 
 _STACK = (
     "compute",
@@ -33,14 +33,16 @@ def speedup_plot(study: Study, found: Analysis) -> str:
     base, sizes = rows[0].size, [float(row.size) for row in rows]
     log = sizes[-1] / sizes[0] >= _WIDE
     lines = [
-        Line("measured", sizes, [row.speedup for row in rows], points=True, spread=_spreads(rows)),
-        Line("ideal", sizes, [size / base for size in sizes], dashed=True),
+        LineSeries(
+            "measured", sizes, [row.speedup for row in rows], points=True, spread=_spreads(rows)
+        ),
+        LineSeries("ideal", sizes, [size / base for size in sizes], dashed=True),
     ]
     if found.fit and found.fit.serial > 0:
         fine = _between(sizes)
         law = [found.fit.speedup(size / base) for size in fine]
         name = f"{found.fit.law}, {found.fit.serial * 100:.1f} % serial"
-        lines.append(Line(name, fine, law, dashed=True))
+        lines.append(LineSeries(name, fine, law, dashed=True))
     return line_plot(
         lines,
         x=study.axis.many,
@@ -62,9 +64,11 @@ def efficiency_plot(study: Study, found: Analysis) -> str:
     spreads = [_scaled(row, spread) for row, spread in zip(rows, _spreads(rows), strict=True)]
     return line_plot(
         [
-            Line("measured", sizes, [row.efficiency for row in rows], points=True, spread=spreads),
-            Line("ideal", ends, [1.0, 1.0], dashed=True),
-            Line(f"{PAYS:g}", ends, [PAYS, PAYS], dashed=True),
+            LineSeries(
+                "measured", sizes, [row.efficiency for row in rows], points=True, spread=spreads
+            ),
+            LineSeries("ideal", ends, [1.0, 1.0], dashed=True),
+            LineSeries(f"{PAYS:g}", ends, [PAYS, PAYS], dashed=True),
         ],
         x=study.axis.many,
         title="Efficiency",
@@ -104,11 +108,11 @@ def cost_plot(study: Study, found: Analysis) -> str:
     )
 
 
-def _measured(found: Analysis) -> list[Row]:
+def _measured(found: Analysis) -> list[SizeResult]:
     return [row for row in found.rows if row.speedup]
 
 
-def _spreads(rows: Sequence[Row]) -> list[tuple[float, float] | None]:
+def _spreads(rows: Sequence[SizeResult]) -> list[tuple[float, float] | None]:
     """From the slowest to the fastest repetition, as speed-ups."""
     return [
         (row.speedup * row.low / row.rate, row.speedup * row.high / row.rate)
@@ -118,7 +122,7 @@ def _spreads(rows: Sequence[Row]) -> list[tuple[float, float] | None]:
     ]
 
 
-def _scaled(row: Row, spread: tuple[float, float] | None) -> tuple[float, float] | None:
+def _scaled(row: SizeResult, spread: tuple[float, float] | None) -> tuple[float, float] | None:
     if spread is None or not row.speedup or not row.efficiency:
         return None
     share = row.efficiency / row.speedup

@@ -11,8 +11,8 @@ import pytest
 from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
 from allranks.observe.view.heatmap_matrix import heat, kinds
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.observe.view.view_json import plain
 from allranks.runs import Run
 from command_rig import Allranks, until
@@ -50,12 +50,12 @@ def test_two_nodes(
     done = slurm("submit", "--json", *words)
     assert done.returncode == 0, done.stderr
     run = Run(json.loads(done.stdout)["folder"])
-    source = Source(run)
+    source = RunSource(run)
     seen: list[JobState] = []
 
     def ended() -> bool:
         source.refresh()
-        found = take(source)
+        found = view_run(source)
         json.dumps(plain(found), allow_nan=False)
         seen.append(found.status.state)
         return found.status.state.ended
@@ -64,7 +64,7 @@ def test_two_nodes(
     assert seen[-1] is JobState.COMPLETED
     assert JobState.RUNNING in seen
     source.refresh()
-    found = take(source)
+    found = view_run(source)
     assert found.progress.share == 1.0
     assert [node.host for node in found.nodes] == ["node1", "node2"]
     assert all(node.cpu is not None and node.memory for node in found.nodes)

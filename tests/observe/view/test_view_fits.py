@@ -11,8 +11,8 @@ import pytest
 
 from allranks.observe.view.curve_thinning import Curve
 from allranks.observe.view.fit_steps import fit_start, window_steps
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.observe.view.step_phases import phases, phases_of, phases_over_time
 from allranks.runs import Run
 
@@ -25,11 +25,11 @@ WHOLE = {
 """A step of one second, in a window without a marked step and in one with it."""
 
 
-def _source(folder: Path, rows: list[dict[str, Any]]) -> Source:
+def _source(folder: Path, rows: list[dict[str, Any]]) -> RunSource:
     (folder / "run.json").write_text("{}")
     lines = [json.dumps({"kind": "train", "time": float(at), **row}) for at, row in enumerate(rows)]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    source = Source(Run(folder))
+    source = RunSource(Run(folder))
     source.refresh()
     return source
 
@@ -95,6 +95,6 @@ def test_a_longer_second_training(tmp_path: Path) -> None:
         {"step": 20, "train_loss": 2.0, "fit": 2},
         {"step": 40, "train_loss": 1.0, "fit": 2},
     ]
-    found = take(_source(tmp_path, [{**row, "time": time.time()} for row in rows]))
+    found = view_run(_source(tmp_path, [{**row, "time": time.time()} for row in rows]))
     assert found.loss == [(20.0, 2.0), (40.0, 1.0)]
     assert "fit" not in found.values

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from allranks.cluster.slurm.job_states import JobState
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 from allranks.observe.web.beside import Beside
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus, folder_status, jobs_of, run_statuses
@@ -27,7 +27,7 @@ _MOMENT = 1.0  # seconds that the first look at a run waits for Slurm
 
 @dataclass
 class _Held:
-    source: Source
+    source: RunSource
     lock: threading.Lock = field(default_factory=threading.Lock)
     read: float = float("-inf")
 
@@ -41,7 +41,7 @@ class Following:
         self._lock = threading.Lock()
 
     @contextmanager
-    def source(self, run: Run, task: str | None = None) -> Iterator[Source]:
+    def source(self, run: Run, task: str | None = None) -> Iterator[RunSource]:
         """The run's numbers up to now, of an array those of a task; for one request at a time."""
         held = self._get(run, task)
         with held.lock:
@@ -53,7 +53,7 @@ class Following:
     def _get(self, run: Run, task: str | None) -> _Held:
         key = run.path, task
         with self._lock:
-            held = self._held.setdefault(key, _Held(Source(run, task)))
+            held = self._held.setdefault(key, _Held(RunSource(run, task)))
             self._held.move_to_end(key)
             while len(self._held) > self._most:
                 self._held.popitem(last=False)

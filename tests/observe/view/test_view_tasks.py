@@ -8,11 +8,11 @@ import pytest
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.observe.view.view_json import plain
 from allranks.schedulers.run_state import RunStatus
-from monitor_rig import look, make_array
+from view_rig import look, make_array
 
 
 def test_an_array(tmp_path: Path) -> None:
@@ -72,14 +72,14 @@ def test_what_slurm_says_of_a_task(tmp_path: Path) -> None:
 def test_a_task_that_was_killed_hard_does_not_run(tmp_path: Path) -> None:
     """It wrote no end; Slurm alone tells, and another is followed from the next look on."""
     run = make_array(tmp_path, {"0": "finished", "1": "", "2": ""})
-    source = Source(run)
+    source = RunSource(run)
     source.refresh()
     assert source.task == "2"
     told = (
         JobStatus("4711_1", state=JobState.RUNNING),
         JobStatus("4711_2", state=JobState.OUT_OF_MEMORY, exit_code=137),
     )
-    found = take(source, RunStatus(run, JobState.RUNNING, "4711", tasks=told))
+    found = view_run(source, RunStatus(run, JobState.RUNNING, "4711", tasks=told))
     assert found.status.state is JobState.OUT_OF_MEMORY
     assert (found.running_tasks, found.failed_tasks) == (["1"], ["2"])
     source.refresh()

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from allranks.observe.view.curve_thinning import Curve, smooth, thin
 from allranks.observe.view.model import PHASES
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.step_phases import phases, phases_over_time
 from allranks.observe.view.stragglers import behind, late, own_work, stragglers, usually_behind
 from allranks.runs import Run
-from monitor_rig import make_run
+from view_rig import make_run
 
 
 def test_a_short_curve_stays_as_it_is() -> None:
@@ -60,13 +60,13 @@ def test_smoothing() -> None:
     assert math.isnan(smooth([1.0, math.nan, 1.0], 0.5)[1])
 
 
-def _source(run_path: Path, lines: list[dict[str, object]]) -> Source:
+def _source(run_path: Path, lines: list[dict[str, object]]) -> RunSource:
     from allranks.runs import Run
 
     (run_path / "run.json").write_text("{}")
     rows = [{"kind": "train", "time": 1.0, **line} for line in lines]
     (run_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = Source(Run(run_path))
+    source = RunSource(Run(run_path))
     source.refresh()
     return source
 
@@ -85,7 +85,7 @@ def test_phases_are_means_over_steps(tmp_path: Path) -> None:
 
 
 def test_phases_over_time(tmp_path: Path) -> None:
-    source = Source(make_run(tmp_path, windows=500))
+    source = RunSource(make_run(tmp_path, windows=500))
     source.refresh()
     steps, found = phases_over_time(source, 200)
     assert len(steps) == 200
@@ -185,7 +185,7 @@ def test_phases_of_the_last_windows_weigh_as_among_all(tmp_path: Path) -> None:
     lines = [(1000, 9.0), (1010, 1.0), (1040, 2.0)]
     text = [{"kind": "train", "step": step, "data_seconds": data} for step, data in lines]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in text))
-    source = Source(Run(tmp_path))
+    source = RunSource(Run(tmp_path))
     source.refresh()
     assert phases(source, 2) == {"data": (10 * 1.0 + 30 * 2.0) / 40}
     assert phases(source, 50) == phases(source)

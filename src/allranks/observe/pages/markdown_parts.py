@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from allranks.core.formatting import clean_lines, one_line
-from allranks.observe.pages.table import Table
+from allranks.observe.pages.text_table import TextTable
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#&~])")
 
@@ -38,7 +38,7 @@ def block(text: str) -> Iterator[str]:
     yield fence
 
 
-def table_lines(table: Table) -> Iterator[str]:
+def table_lines(table: TextTable) -> Iterator[str]:
     """The table without what stands below it; its titles are ours."""
     kinds = ["---:" if place in table.numbers else "---" for place in range(len(table.titles))]
     yield "| " + " | ".join(table.titles) + " |"

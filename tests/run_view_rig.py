@@ -1,4 +1,4 @@
-"""Snapshots made by hand: the same run at every call, at a fixed time."""
+"""RunViews made by hand: the same run at every call, at a fixed time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from allranks.cluster.slurm.job_states import JobState
-from allranks.observe.view.model import GpuNow, NodeNow, Progress, RankNow, Snapshot
+from allranks.observe.view.model import GpuNow, NodeNow, RankNow, RunView, TrainingProgress
 from allranks.runs.attempt import Attempt, Failure
 from allranks.runs.attempt_history import AttemptSummary, Goodput
 from allranks.runs.run import Run
@@ -62,12 +62,12 @@ def status(state: JobState = JobState.RUNNING, **changes: object) -> RunStatus:
     return RunStatus(RUN, state, **{**known, **changes})  # type: ignore[arg-type]
 
 
-def snapshot(ranks: int = 8, straggler: int | None = 5, gpus: bool = True) -> Snapshot:
+def snapshot(ranks: int = 8, straggler: int | None = 5, gpus: bool = True) -> RunView:
     """A run in good health on two nodes, but for one slow rank."""
     rows = [_rank(number, number == straggler, gpus, ranks) for number in range(ranks)]
-    return Snapshot(
+    return RunView(
         status=status(),
-        progress=Progress(
+        progress=TrainingProgress(
             12400, 25000, 3, 6, 2725.0, 12000, deadline=(NOW + timedelta(hours=2)).timestamp()
         ),
         values=VALUES if gpus else {k: v for k, v in VALUES.items() if k != "mfu"},
@@ -83,7 +83,7 @@ def snapshot(ranks: int = 8, straggler: int | None = 5, gpus: bool = True) -> Sn
     )
 
 
-def pending() -> Snapshot:
+def pending() -> RunView:
     """In the queue, nothing begun."""
     waiting = status(
         JobState.PENDING,
@@ -93,16 +93,16 @@ def pending() -> Snapshot:
         why="it is next; waiting for nodes to become free",
         expected_start=NOW + timedelta(minutes=25),
     )
-    return Snapshot(waiting, Progress(), time=NOW.timestamp())
+    return RunView(waiting, TrainingProgress(), time=NOW.timestamp())
 
 
-def own_script() -> Snapshot:
+def own_script() -> RunView:
     """A script that tells nothing: logs and nodes are all there is."""
     full = snapshot(4, None, gpus=False)
     bare = [RankNow(rank.rank, rank.host) for rank in full.ranks]
-    return Snapshot(
+    return RunView(
         status(attempts=1),
-        Progress(),
+        TrainingProgress(),
         nodes=full.nodes,
         ranks=bare,
         attempts=[replace(_entry(1, "running", 0, 0), first_step=None, last_step=None)],
@@ -112,7 +112,7 @@ def own_script() -> Snapshot:
     )
 
 
-def one_task() -> Snapshot:
+def one_task() -> RunView:
     """A task of a job array, two others of which have failed."""
     full = snapshot(4, None)
     return replace(
@@ -124,7 +124,7 @@ def one_task() -> Snapshot:
     )
 
 
-def stalled() -> Snapshot:
+def stalled() -> RunView:
     """Nothing has been heard of it for two hours, and of its second node for an hour."""
     full = snapshot(4, None)
     now = replace(
@@ -137,7 +137,7 @@ def stalled() -> Snapshot:
     return replace(full, progress=now, nodes=nodes)
 
 
-def failed() -> Snapshot:
+def failed() -> RunView:
     """Rank 2 ran out of memory."""
     full = snapshot(8, None)
     ranks = [replace(rank, failed=rank.rank == 2) for rank in full.ranks]

@@ -10,13 +10,13 @@ import pytest
 from allranks.errors import UsageError
 from allranks.observe.view.heatmap_matrix import KINDS, heat, kinds
 from allranks.observe.view.node_views import gpu_of_ranks, nodes_now, ranks_now
-from allranks.observe.view.run_source import AttemptSource, Source
+from allranks.observe.view.run_source import AttemptSource, RunSource
 from allranks.runs import Run
-from monitor_rig import grow, make_run
+from view_rig import grow, make_run
 
 
-def _source(run: Run) -> Source:
-    source = Source(run)
+def _source(run: Run) -> RunSource:
+    source = RunSource(run)
     source.refresh()
     return source
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from allranks.observe.view.heatmap_matrix import Heat, heat
-from allranks.observe.view.run_source import Source
+from allranks.observe.view.run_source import RunSource
 from allranks.runs import Run
-from monitor_rig import make_run
+from view_rig import make_run
 
 START = 1_794_800_000.0
 
@@ -26,8 +26,8 @@ def sampled(tmp_path: Path, times: list[float], **how: bool) -> Heat:
     return heat(refreshed(run), "cpu", 100, **how)
 
 
-def refreshed(run: Run) -> Source:
-    source = Source(run)
+def refreshed(run: Run) -> RunSource:
+    source = RunSource(run)
     source.refresh()
     return source
 
@@ -74,7 +74,7 @@ def test_a_time_that_makes_no_sense_is_survived(tmp_path: Path) -> None:
 
 def test_it_knows_when_its_first_column_begins(tmp_path: Path) -> None:
     run = make_run(tmp_path, windows=20, attempts=2)
-    source = Source(run)
+    source = RunSource(run)
     source.refresh()
     made = heat(source, "step", 2)
     first = source.attempts[min(source.attempts)].steps[0]["time"]

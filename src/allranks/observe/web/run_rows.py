@@ -14,9 +14,9 @@ from typing import Any
 from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.curve_thinning import Curve
 from allranks.observe.view.json_numbers import real, seconds
-from allranks.observe.view.model import Progress
+from allranks.observe.view.model import TrainingProgress
 from allranks.observe.view.training_pace import pace_now
-from allranks.observe.web.following import States
+from allranks.observe.web.source_cache import States
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import attempt_history, goodput
 from allranks.runs.jsonl_tail import JsonlTail
@@ -31,7 +31,7 @@ _DAMAGED = (OSError, ValueError, TypeError, ArithmeticError)
 _COURSE = ("start", "elapsed", "attempts", "tasks", "goodput", "step", "total_steps", "eta")
 
 
-class Rows:
+class RunRows:
     """Rows of runs, with what was read of each kept until its files change."""
 
     def __init__(self, states: States) -> None:
@@ -152,10 +152,10 @@ def _course(run: Run, status: RunStatus) -> dict[str, Any]:
     }
 
 
-def _progress(run: Run, last: Attempt | None, state: JobState) -> Progress:
+def _progress(run: Run, last: Attempt | None, state: JobState) -> TrainingProgress:
     """Of a living run as its own page has it; of any other what rank 0 wrote down last is enough."""
     if last is not None and state.active:
         folder = run.path / "tasks" / last.array_task if last.array_task else run.path
         return pace_now(folder, last, state)
     written = last.progress if last else None
-    return Progress(written.step, written.total_steps) if written else Progress()
+    return TrainingProgress(written.step, written.total_steps) if written else TrainingProgress()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of text below titles. A row with fewer cells is one whose last cell reaches to the end."""
 
     titles: Sequence[str]

@@ -15,14 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from allranks.observe.view.model import Snapshot
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.model import RunView
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.observe.view.view_json import plain
 from allranks.runs import Run
 from allranks.runs.run_process import note_process
 from allranks.schedulers.run_state import RunStatus
-from monitor_numbers import (
+from view_numbers import (
     GIB,
     SAVE_EVERY,
     Life,
@@ -111,11 +111,11 @@ def make_array(path: Path, tasks: dict[str, str]) -> Run:
     return Run.open(path)
 
 
-def look(run: Run, status: RunStatus | None = None, task: str | None = None) -> Snapshot:
+def look(run: Run, status: RunStatus | None = None, task: str | None = None) -> RunView:
     """One snapshot of a run, which is also JSON."""
-    source = Source(run, task)
+    source = RunSource(run, task)
     source.refresh()
-    snapshot = take(source, status)
+    snapshot = view_run(source, status)
     json.dumps(plain(snapshot), allow_nan=False)
     return snapshot
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from allranks.cluster.slurm.job_states import JobState
-from allranks.observe.view.diagnostics import remarks
+from allranks.observe.view.diagnostics import diagnostics
 from allranks.observe.view.heatmap_matrix import heat, kinds
 from allranks.observe.view.metric_columns import Columns
-from allranks.observe.view.run_source import Source
-from allranks.observe.view.run_view import take
+from allranks.observe.view.run_source import RunSource
+from allranks.observe.view.run_view import view_run
 from allranks.runs import Run
 from allranks.runs.metrics_tables import TABLES
-from monitor_rig import grow, make_array, make_run
+from view_rig import grow, make_array, make_run
 
 
-def _source(run: Run, task: str | None = None) -> Source:
-    source = Source(run, task)
+def _source(run: Run, task: str | None = None) -> RunSource:
+    source = RunSource(run, task)
     source.refresh()
     return source
 
@@ -96,10 +96,10 @@ def test_nothing_is_written(tmp_path: Path) -> None:
     run = make_run(tmp_path, attempts=2, failed=True)
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     source = _source(run)
-    take(source)
+    view_run(source)
     for kind in kinds(source):
         assert heat(source, kind).values
-    assert remarks(run)
+    assert diagnostics(run)
     for table in TABLES:
         run.metrics().columns(table)
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
@@ -209,7 +209,7 @@ def test_a_run_that_is_removed(tmp_path: Path) -> None:
     run.remove()
     assert source.refresh()
     assert len(source.train) == 0
-    assert take(source).status.state is JobState.UNKNOWN
+    assert view_run(source).status.state is JobState.UNKNOWN
 
 
 def test_steps_that_are_no_numbers(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_steps_that_are_no_numbers(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     source = _source(Run(tmp_path))
     assert source.train["step"] == [None, 1]
-    assert take(source).progress.step == 1
+    assert view_run(source).progress.step == 1
 
 
 def test_columns() -> None:

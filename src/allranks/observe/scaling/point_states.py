@@ -8,7 +8,7 @@ from pathlib import Path
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import one_line
-from allranks.observe.scaling.study import DONE, FAILED, QUEUED, RUNNING, WAITING, Point, Study
+from allranks.observe.scaling.study_file import DONE, FAILED, QUEUED, RUNNING, WAITING, Point, Study
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus, run_statuses
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from allranks.core.plots.svg import escaped
 from allranks.observe.pages.style import css
-from allranks.observe.pages.table import Table
+from allranks.observe.pages.text_table import TextTable
 
 
 def document(title: str, body: str) -> str:
@@ -27,7 +27,7 @@ def facts_of(pairs: Iterable[tuple[str, str]]) -> str:
     return f'<table class="facts">{rows}</table>' if rows else ""
 
 
-def table_of(table: Table) -> str:
+def table_of(table: TextTable) -> str:
     """The table, and what stands below it."""
     heads = "".join(
         f"<th{_kind(table, n)}>{escaped(title)}</th>" for n, title in enumerate(table.titles)
@@ -37,12 +37,12 @@ def table_of(table: Table) -> str:
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table></div>{more}'
 
 
-def _cells(table: Table, row: Sequence[str]) -> str:
+def _cells(table: TextTable, row: Sequence[str]) -> str:
     kinds = [_kind(table, n) for n in range(len(row))]
     if left := len(table.titles) - len(row):
         kinds[-1] = f' colspan="{left + 1}"'
     return "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
 
 
-def _kind(table: Table, column: int) -> str:
+def _kind(table: TextTable, column: int) -> str:
     return ' class="num"' if column in table.numbers else ""

@@ -16,7 +16,7 @@ from allranks.errors import RunNotFoundError, UsageError
 from allranks.job.field_parsing import text
 from allranks.job.layers import file_layer, find_file
 from allranks.observe.scaling.arguments import implied_kind
-from allranks.observe.scaling.sizes import AXES, Axis
+from allranks.observe.scaling.sizes import AXES, SizeAxis
 from allranks.runs.atomic_files import now, read_json, write_json
 from allranks.runs.run import Run, safe_name, split_id
 from allranks.runs.run_lookup import runs_root
@@ -126,7 +126,7 @@ class Study:
         return self.path.name
 
     @property
-    def axis(self) -> Axis:
+    def axis(self) -> SizeAxis:
         return AXES[self.axis_name]
 
     @property

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.torch
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "attempts" / "1"
     path.mkdir(parents=True)
-    monkeypatch.setattr(leaving, "_the_one", None)
+    monkeypatch.setattr(leaving, "_shared", None)
     monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("ALLRANKS_ATTEMPT_DIR", str(path))
     yield path

@@ -27,7 +27,7 @@ def test_a_trainer_with_workers_leaves_under_a_launcher(
 ) -> None:
     """TERM twice: neither the launcher nor a worker nor the second one spoils the save."""
     words = ["-m", "allranks", "run", "--nprocs", "2", "--launcher", launcher]
-    script = [str(SCRIPTS / "leaving_trainer.py"), str(tmp_path), "2"]
+    script = [str(SCRIPTS / "preempted_trainer.py"), str(tmp_path), "2"]
     process = subprocess.Popen(
         [sys.executable, *words, *script], cwd=tmp_path, env={**clean_env, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -86,7 +86,7 @@ def test_ranks_on_two_nodes_leave_when_slurm_tells_them(
     launcher: str, word: str, slurm: Allranks, slurm_env: dict[str, str], tmp_path: Path
 ) -> None:
     size = ["--nodes", "2", "--nprocs", "2", "--cpus-per-task", "1", "--time", "5m"]
-    script = [str(SCRIPTS / "leaving_own_loop.py"), str(tmp_path)]
+    script = [str(SCRIPTS / "preempted_own_loop.py"), str(tmp_path)]
     done = slurm("submit", "--json", *size, "--launcher", launcher, "--no-requeue", *script)
     assert done.returncode == 0, done.stderr
     job = json.loads(done.stdout)["job_id"]
@@ -126,7 +126,7 @@ def test_the_limit_that_was_extended_is_the_one_that_counts(
     slurm: Allranks, slurm_env: dict[str, str], tmp_path: Path
 ) -> None:
     """A limit of one minute, made longer: nobody leaves at the old one."""
-    script = [str(SCRIPTS / "leaving_own_loop.py"), str(tmp_path)]
+    script = [str(SCRIPTS / "preempted_own_loop.py"), str(tmp_path)]
     size = ["--nprocs", "2", "--cpus-per-task", "1", "--time", "1m", "--no-requeue"]
     done = slurm("submit", "--json", *size, *script)
     job = json.loads(done.stdout)["job_id"]

@@ -13,7 +13,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's run folder is its own, and no signal is known, whatever the process did before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("allranks.train.folder._own", {})
-    monkeypatch.setattr("allranks.runtime.preemption.deadline._the_one", None)
+    monkeypatch.setattr("allranks.runtime.preemption.deadline._shared", None)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("ALLRANKS_RUN_DIR", raising=False)
 

@@ -19,7 +19,7 @@ from trainer_rig import line, points, quiet  # noqa: E402
 from allranks import Trainer, prepare  # noqa: E402
 from allranks.errors import AllranksError, Interrupted  # noqa: E402
 from allranks.runtime.preemption import deadline as leaving  # noqa: E402
-from allranks.runtime.preemption.signal_flags import LEAVING  # noqa: E402
+from allranks.runtime.preemption.signal_flags import STOP_SIGNALS  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
@@ -30,10 +30,10 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An attempt as a job script makes it; the handlers are put back after the test."""
     folder = tmp_path / "run" / "attempts" / "1"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(leaving, "_the_one", None)
+    monkeypatch.setattr(leaving, "_shared", None)
     monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("ALLRANKS_ATTEMPT_DIR", str(folder))
-    handlers = {number: signal.getsignal(number) for number in LEAVING}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield folder
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -89,7 +89,7 @@ def test_it_saves_the_step_and_leaves(number: int, attempt: Path) -> None:
     step = made.step
     assert step >= 13
     name = signal.Signals(number).name
-    assert str(left.value) == f"saved step {step} on {name}; the next attempt goes on from there"
+    assert str(left.value) == f"saved step {step} on {name}; the next attempt resumes from there"
     assert (attempt / "interrupted").read_text().strip() == str(left.value)
     assert (progress(attempt)["outcome"], progress(attempt)["saved_step"]) == ("interrupted", step)
     assert (made.folder / "checkpoints" / f"step-{step:08d}" / "manifest.json").is_file()
@@ -103,7 +103,7 @@ def test_what_was_interrupted_goes_on_to_the_same_end(attempt: Path) -> None:
     first = trainer(Tell(step=17), epochs=30)
     with pytest.raises(Interrupted):
         first.fit(data())
-    leaving._the_one = None  # as in the process of the next attempt
+    leaving._shared = None  # as in the process of the next attempt
     again = trainer(epochs=30, resume=str(latest(first)))
     model, _ = again.fit(data())
     assert again.state.first_step == first.step
@@ -127,7 +127,7 @@ def test_a_long_validation_is_broken_off_and_made_again(attempt: Path) -> None:
         made.fit(data(), DataLoader(Slow(), batch_size=1))
     assert tell.heard == ["val at 5", "val at 10"]
     assert made.step == 10
-    leaving._the_one = None
+    leaving._shared = None
     tell = Tell()
     again = trainer(tell, max_steps=12, val_every_steps=5, resume=str(latest(made)))
     again.fit(data(), data())
@@ -185,9 +185,9 @@ def test_a_prepared_loop_leaves(attempt: Path) -> None:
                 time.sleep(0.002)
                 if prepared.steps == 9:
                     os.kill(os.getpid(), signal.SIGUSR1)
-                if prepared.near():
+                if prepared.should_stop():
                     saved.append(prepared.steps)
-                    prepared.leave()
+                    prepared.exit()
 
     with pytest.raises(Interrupted) as left:
         loop()

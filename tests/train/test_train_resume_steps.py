@@ -22,7 +22,7 @@ from trainer_rig import line, points, quiet, untimed  # noqa: E402
 from allranks import Trainer  # noqa: E402
 from allranks.errors import Interrupted  # noqa: E402
 from allranks.runtime.preemption import deadline as leaving  # noqa: E402
-from allranks.runtime.preemption.signal_flags import LEAVING  # noqa: E402
+from allranks.runtime.preemption.signal_flags import STOP_SIGNALS  # noqa: E402
 from allranks.train.callbacks import When  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """The signals' handlers are put back after the test."""
-    before = {number: signal.getsignal(number) for number in LEAVING}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -44,7 +44,7 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def begin(run: str) -> Path:
         monkeypatch.setattr("allranks.train.folder._fits", {})
         monkeypatch.setattr("allranks.train.folder._own", {})
-        monkeypatch.setattr(leaving, "_the_one", None)
+        monkeypatch.setattr(leaving, "_shared", None)
         (tmp_path / run).mkdir(exist_ok=True)
         monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path / run))
         return tmp_path / run

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from allranks.core.units import parse_time
-from allranks.runtime.preemption.communicator import Alone, find_talk
 from allranks.runtime.preemption.deadline import Deadline
-from allranks.runtime.preemption.sync_points import Looks
+from allranks.runtime.preemption.sync_points import SyncPoints
+from allranks.runtime.world.communicator import get_communicator
 from allranks.train.config import TrainConfig
 from allranks.train.data import Feed
 from allranks.train.session import Session
@@ -39,19 +39,19 @@ class Agreement:
     ) -> None:
         self.deadline = deadline
         """None when nothing may be saved: then there is nothing to go on from, and nobody leaves."""
-        self._talk = Alone() if session.world.size == 1 else find_talk()
-        self._looks = Looks(self._talk, step)
-        self._batch_looks = Looks(self._talk, 0)
+        self._communicator = get_communicator(session.world.size)
+        self._looks = SyncPoints(self._communicator, step)
+        self._batch_looks = SyncPoints(self._communicator, 0)
         periodic = config.checkpoint and not config.checkpoint_best_only
         every = config.checkpoint_every_time if periodic else None
         self._every = None if every is None else float(parse_time(every))
         self._saved = time.monotonic()
-        self.next = self._looks.next
+        self.next = self._looks.next_step
         """The step at which all ranks look."""
 
     @property
     def alone(self) -> bool:
-        return self._talk.size == 1
+        return self._communicator.size == 1
 
     def hurry(self) -> None:
         """One process need not wait for others."""
@@ -61,23 +61,23 @@ class Agreement:
     def look(self, step: int, stop: bool, *, now: bool = False) -> Agreed:
         """All ranks at the same step; ``now`` is for the end of an epoch, where all wait anyway."""
         wishes = [float(self._wants_to_leave()), float(stop), float(self._wants_to_save())]
-        found = self._looks.look(step, wishes, now=now)
-        self.next = self._looks.next
+        found = self._looks.sync(step, wishes, wait=now)
+        self.next = self._looks.next_step
         return Agreed(*(bool(each) for each in found))
 
     @property
     def gap(self) -> float:
         """The longest time between two looks, in training or in a validation."""
-        return max(self._looks.gap, self._batch_looks.gap)
+        return max(self._looks.longest_gap, self._batch_looks.longest_gap)
 
     def validated(self, step: int) -> None:
         """A validation has looked for itself: its whole length lies between no two looks."""
-        self._looks.restart(step)
+        self._looks.exclude_time(step)
 
     def saved(self, step: int) -> None:
         """The next save by time counts from here; the time that it took is no step's."""
         self._saved = time.monotonic()
-        self._looks.restart(step)
+        self._looks.exclude_time(step)
 
     def watched(self, feed: Feed) -> Any:
         """The feed for a validation, which is broken off when the ranks agree to leave."""
@@ -85,22 +85,24 @@ class Agreement:
 
     def look_at_batch(self, number: int) -> None:
         """In a validation, after so many batches; every rank has the same number of them."""
-        if number >= self._batch_looks.next:
-            found = self._batch_looks.look(number, [float(self._wants_to_leave())])
+        if number >= self._batch_looks.next_step:
+            found = self._batch_looks.sync(number, [float(self._wants_to_leave())])
             if found[0]:
                 raise LeaveNow
 
     def begin_batches(self) -> None:
         """A validation begins: its batches count from 0, at the pace of the last one."""
-        self._batch_looks.begin_again()
+        self._batch_looks.restart_count()
 
     def _wants_to_leave(self) -> bool:
-        return self.deadline is not None and self.deadline.wanted(self._talk, self.gap)
+        return self.deadline is not None and self.deadline.wants_to_stop(
+            self._communicator.rank, self.gap
+        )
 
     def _wants_to_save(self) -> bool:
         # Rank 0's clock alone: every rank's would make a save for each.
         due = self._every is not None and time.monotonic() - self._saved >= self._every
-        return due and self._talk.rank == 0
+        return due and self._communicator.rank == 0
 
 
 class _Watched:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from allranks.core.units import parse_time
 from allranks.errors import AllranksError
-from allranks.runtime.preemption.deadline import Deadline, shared
+from allranks.runtime.preemption.deadline import Deadline, shared_deadline
 from allranks.train.agreement import Agreement
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def make_agreement(trainer: Trainer, fit: Fit) -> Agreement:
     """What may break the training off; nothing does where nothing is saved."""
     config = trainer.config
-    deadline = shared() if config.checkpoint else None
+    deadline = shared_deadline() if config.checkpoint else None
     if deadline is not None:
         deadline.margin = float(parse_time(config.deadline_margin))
     return Agreement(config, fit.engine.session, fit.state.step, deadline)
@@ -35,28 +35,28 @@ def watching(deadline: Deadline | None) -> Iterator[None]:
     if deadline is None:
         yield
         return
-    deadline.watch()
+    deadline.watch_signals()
     try:
         yield
     finally:
-        deadline.signals.release()
+        deadline.signals.restore_term()
 
 
 def leave(trainer: Trainer) -> NoReturn:
     """Save this step, wait until it is on the disk, and end all ranks on purpose."""
-    deadline, step = shared(), trainer.step
-    deadline.agreed()
+    deadline, step = shared_deadline(), trainer.step
+    deadline.resolve_reason()
     if not _save_now(trainer):
         problem = f"the job is about to end ({deadline.reason}) and step {step} was not saved"
         if trainer.world.is_main:
-            deadline.notes.note(step=step, outcome="failed", reason=problem)
+            deadline.progress.update(step=step, outcome="failed", reason=problem)
         raise AllranksError(
             f"{problem[0].upper()}{problem[1:]}.\nWhat was trained since the checkpoint before is lost; "
             f"look at the disk that {trainer.folder} is on."
         )
-    sentence = f"{deadline.told(step)}; the next attempt goes on from there"
+    sentence = f"{deadline.describe_save(step)}; the next attempt resumes from there"
     trainer.say(sentence)
-    raise deadline.interruption(step, sentence)
+    raise deadline.record_interruption(step, sentence)
 
 
 def _save_now(trainer: Trainer) -> bool:
@@ -66,5 +66,5 @@ def _save_now(trainer: Trainer) -> bool:
     saving.save(None, wanted=True)
     there = saving.finish()
     if there and trainer.world.is_main:
-        shared().saved(trainer.step, time.monotonic() - began)
+        shared_deadline().record_save(trainer.step, time.monotonic() - began)
     return there

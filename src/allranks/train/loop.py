@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from allranks.errors import UsageError
-from allranks.runtime.preemption.deadline import shared
+from allranks.runtime.preemption.deadline import shared_deadline
 from allranks.train.agreement import Agreed
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.closing import end_epoch, validate
@@ -236,7 +236,7 @@ class Loop:
     def act(self, agreed: Agreed) -> None:
         """Do what the ranks agreed on; the same on all of them."""
         if self.trainer.world.is_main:
-            shared().notes.stepped(self.state.step)
+            shared_deadline().progress.record_step(self.state.step)
         if agreed.stop:
             self.trainer._agree_to_stop()
         if self.limits.is_over():

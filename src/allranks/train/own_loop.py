@@ -6,9 +6,9 @@ for epoch in range(10):
         loss = loss_fn(model(x), y)
         prepared.backward(loss)
         prepared.step()
-        if prepared.near():             # the job is about to end
+        if prepared.should_stop():             # the job is about to end
             save(...)
-            prepared.leave()
+            prepared.exit()
 """
 
 from __future__ import annotations
@@ -95,19 +95,19 @@ class Prepared:
         self.steps += 1
         return True
 
-    def near(self) -> bool:
-        """Whether to save and `leave` now, since the job ends or a signal came; the same on all ranks.
+    def should_stop(self) -> bool:
+        """Whether to save and `exit` now, since the job ends or a signal came; the same on all ranks.
 
         Call it once for each batch, after `step`. Signals are watched from the first call on.
         """
         if self._stop is None:
             self._stop = deadline()
             self._stop.margin = float(parse_time(self.config.deadline_margin))
-        return self._stop.near(self.steps)
+        return self._stop.should_stop(self.steps)
 
-    def leave(self) -> NoReturn:
-        """End this process on purpose, on every rank, after `near` was true and all is saved."""
-        deadline().leave(self.steps)
+    def exit(self) -> NoReturn:
+        """End this process on purpose, on every rank, after `should_stop` was true and all is saved."""
+        deadline().exit(self.steps)
 
     def mean(self, value: Any) -> float:
         """The mean of every rank's number; collective."""

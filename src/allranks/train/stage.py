@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from allranks.errors import Interrupted
 from allranks.runs.atomic_files import write_json
 from allranks.runs.progress_file import own_attempt
-from allranks.runtime.preemption.deadline import shared
+from allranks.runtime.preemption.deadline import shared_deadline
 from allranks.train import loggers as sinks
 from allranks.train.assembly import make_fit
 from allranks.train.callbacks.base import Callbacks
@@ -82,8 +82,8 @@ def _complain(text: str) -> None:
 
 def _note_start(trainer: Trainer, fit: Fit) -> None:
     state = fit.state
-    shared().keep_notes(present_attempt(trainer.folder))
-    shared().notes.note(
+    shared_deadline().set_attempt_folder(present_attempt(trainer.folder))
+    shared_deadline().progress.update(
         first_step=state.step, step=state.step, began=time.time(),
         total_steps=state.total_steps, outcome="running", reason="",
         fit=fit_number(trainer.folder), saved_step=None,
@@ -103,7 +103,7 @@ def _unwatched(trainer: Trainer, fit: Fit, found: GoneOn) -> Iterator[None]:
     )
     if trainer.world.is_main:
         _note_start(trainer, fit)
-        shared().notes.note(saved_step=state.step, outcome="finished")
+        shared_deadline().progress.update(saved_step=state.step, outcome="finished")
     try:
         yield
     finally:
@@ -169,7 +169,7 @@ def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
             _draw(trainer)
         close_feeds(fit)
     if trainer.world.is_main:
-        shared().notes.note(step=fit.state.step, outcome="finished")
+        shared_deadline().progress.update(step=fit.state.step, outcome="finished")
     if trainer.stop_reason:
         trainer.say(f"stopped after step {trainer.step}: {trainer.stop_reason}")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from allranks.core.formatting import size
 from allranks.core.units import parse_time
 from allranks.errors import REPLACED, AllranksError
-from allranks.runtime.preemption.deadline import shared
+from allranks.runtime.preemption.deadline import shared_deadline
 from allranks.train import resuming
 from allranks.train.checkpoint.gather import GIVEN_UP
 from allranks.train.checkpoint.saved import Saved
@@ -185,4 +185,4 @@ class Writing:
         """In the thread of rank 0: the checkpoint is on the disk."""
         assert saved.manifest is not None
         self.pace.measure(saved.manifest.seconds)
-        shared().notes.saved(saved.step, self.pace.measured)
+        shared_deadline().progress.record_save(saved.step, self.pace.measured)

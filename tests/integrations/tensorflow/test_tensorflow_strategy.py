@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from allranks.errors import MissingDependencyError, UsageError, WorldError
-from allranks.integrations.tensorflow import keras_repairs, restoring, workers
+from allranks.integrations.tensorflow import keras_backup, keras_repairs
+from allranks.integrations.tensorflow import worker_strategy as workers
 from allranks.runtime.preemption import deadline as leaving
 from allranks.runtime.world.detection import detect
 
@@ -91,23 +92,23 @@ def test_a_repaired_keras_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_newest_whole_state_is_taken(tmp_path: Path) -> None:
-    assert restoring.newest(tmp_path / "nothing") is None
+    assert keras_backup.newest_state(tmp_path / "nothing") is None
     for epoch in (1, 2):
         part = tmp_path / "saving"
         part.mkdir()
         (part / "weights").write_text(str(epoch))
-        restoring.put_in_place(tmp_path, part, epoch)
+        keras_backup.publish_state(tmp_path, part, epoch)
     (tmp_path / "saving").mkdir()  # killed while it wrote the third
-    assert restoring.newest(tmp_path) == tmp_path / "epoch-000002"
+    assert keras_backup.newest_state(tmp_path) == tmp_path / "epoch-000002"
     assert [each.name for each in tmp_path.glob("epoch-*")] == ["epoch-000002"]
 
 
 def test_a_state_in_the_middle_of_an_epoch_is_newer_than_its_beginning(tmp_path: Path) -> None:
     for name in ("epoch-000002", "epoch-000002-step-000000090", "epoch-000001-step-000000999"):
         (tmp_path / name).mkdir()
-    assert restoring.newest(tmp_path) == tmp_path / "epoch-000002-step-000000090"
+    assert keras_backup.newest_state(tmp_path) == tmp_path / "epoch-000002-step-000000090"
     (tmp_path / "saving").mkdir()
-    restoring.put_in_place(tmp_path, tmp_path / "saving", 3)
+    keras_backup.publish_state(tmp_path, tmp_path / "saving", 3)
     assert [each.name for each in tmp_path.iterdir()] == ["epoch-000003"]
 
 
@@ -115,7 +116,7 @@ def test_a_backup_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ALLRANKS_RUN_DIR", raising=False)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(keras=None))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="backup\\('backups/my-run'\\)"):
-        restoring.backup()
+        keras_backup.backup()
 
 
 class _Model:
@@ -136,10 +137,10 @@ def keras3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Enough of Keras 3 for a backup in ``tmp_path``."""
     keras = SimpleNamespace(__version__="3.9", callbacks=SimpleNamespace(Callback=object))
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(keras=keras))  # type: ignore[arg-type]
-    monkeypatch.setattr(restoring, "_numbers", itertools.count(1))
-    monkeypatch.setattr(restoring, "world", lambda: SimpleNamespace(size=1, is_main=True))
+    monkeypatch.setattr(keras_backup, "_calls", itertools.count(1))
+    monkeypatch.setattr(keras_backup, "world", lambda: SimpleNamespace(size=1, is_main=True))
     monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(leaving, "_the_one", None)  # signals that other tests sent are not for us
+    monkeypatch.setattr(leaving, "_shared", None)  # signals that other tests sent are not for us
     return keras
 
 
@@ -162,22 +163,22 @@ def test_a_fit_after_one_that_was_resumed_starts_at_the_first_epoch(
     keras3: SimpleNamespace, tmp_path: Path
 ) -> None:
     place = tmp_path / "backup"
-    assert _fit(_Model(), restoring.backup(place, keras=keras3), 4, stop=1) == [0, 1]
+    assert _fit(_Model(), keras_backup.backup(place, keras=keras3), 4, stop=1) == [0, 1]
     model = _Model()
-    assert _fit(model, restoring.backup(place, keras=keras3), 4, stop=2) == [2]
+    assert _fit(model, keras_backup.backup(place, keras=keras3), 4, stop=2) == [2]
     assert model._initial_epoch is None, "a fit without a backup must not skip epochs, either"
-    assert _fit(model, restoring.backup(place, keras=keras3, keep=True), 4) == [3]
-    assert _fit(model, restoring.backup(place, keras=keras3), 4) == []
+    assert _fit(model, keras_backup.backup(place, keras=keras3, keep=True), 4) == [3]
+    assert _fit(model, keras_backup.backup(place, keras=keras3), 4) == []
     assert model._initial_epoch is None
-    assert _fit(model, restoring.backup(place, keras=keras3), 2) == [0, 1]
+    assert _fit(model, keras_backup.backup(place, keras=keras3), 2) == [0, 1]
 
 
 def test_every_fit_of_a_script_has_a_folder_of_its_own(
     keras3: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _fit(_Model(), restoring.backup(keras=keras3, keep=True), 1)
-    assert _fit(_Model(), restoring.backup(keras=keras3), 3, stop=1) == [0, 1]
+    _fit(_Model(), keras_backup.backup(keras=keras3, keep=True), 1)
+    assert _fit(_Model(), keras_backup.backup(keras=keras3), 3, stop=1) == [0, 1]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["backup", "backup-2"]
-    monkeypatch.setattr(restoring, "_numbers", itertools.count(1))  # the script starts again
-    assert _fit(_Model(), restoring.backup(keras=keras3, keep=True), 1) == []
-    assert _fit(_Model(), restoring.backup(keras=keras3), 3) == [2]
+    monkeypatch.setattr(keras_backup, "_calls", itertools.count(1))  # the script starts again
+    assert _fit(_Model(), keras_backup.backup(keras=keras3, keep=True), 1) == []
+    assert _fit(_Model(), keras_backup.backup(keras=keras3), 3) == [2]

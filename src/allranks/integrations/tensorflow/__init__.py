@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from allranks.core.lazy import names_from
 
 if TYPE_CHECKING:
-    from allranks.integrations.tensorflow.restoring import backup as backup
-    from allranks.integrations.tensorflow.restoring import save as save
-    from allranks.integrations.tensorflow.workers import strategy as strategy
+    from allranks.integrations.tensorflow.keras_backup import backup as backup
+    from allranks.integrations.tensorflow.keras_backup import save as save
+    from allranks.integrations.tensorflow.worker_strategy import strategy as strategy
 
-_HOMES = {"backup": "restoring", "save": "restoring", "strategy": "workers"}
+_HOMES = {"backup": "keras_backup", "save": "keras_backup", "strategy": "worker_strategy"}
 
 __all__ = [*_HOMES]
 __getattr__ = names_from(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""When the job ends: told by its environment, or asked of Slurm."""
+"""When the job ends: from its environment, or from Slurm."""
 
 from __future__ import annotations
 
@@ -11,77 +11,77 @@ from typing import NamedTuple
 from allranks.core.formatting import span
 from allranks.errors import UsageError
 
-_ASK_SECONDS = 10.0
-"""Slurm's controller may be busy; a training does not wait for it any longer."""
+_QUERY_SECONDS = 10.0
+"""Slurm's controller may be busy; training does not wait for it any longer."""
 
 _SAME = 2.0
 
 
-class End(NamedTuple):
+class JobEnd(NamedTuple):
     """The end of a job; times are seconds since 1970."""
 
-    at: float
+    time: float
     start: float
     """When the job began, as far as it is known: the margin is fitted to its length."""
-    what: str
-    """For people: ``the end of job 123 (time limit)``."""
-    job: str = ""
+    description: str
+    """Such as ``the end of job 123 (time limit)``."""
+    job_id: str = ""
     """The id to ask Slurm about, since limits get extended; empty when the end is fixed."""
 
     @property
     def length(self) -> float:
-        return max(self.at - self.start, 0.0)
+        return max(self.time - self.start, 0.0)
 
 
-def find_end(env: Mapping[str, str], *, may_ask: bool = True) -> End | None:
-    """What the environment tells, else Slurm; None when nothing is known to end this process."""
+def find_job_end(env: Mapping[str, str], *, may_ask: bool = True) -> JobEnd | None:
+    """Return the end that the environment or else Slurm gives; None when nothing is known to end it."""
     given, limit = env.get("ALLRANKS_DEADLINE", "").strip(), _limit(env, may_ask)
     if not given:
         return limit
     at = _number(given)
-    if limit is not None and abs(limit.at - at) < _SAME:
-        return limit  # the job script told it, and Slurm may have moved it since
+    if limit is not None and abs(limit.time - at) < _SAME:
+        return limit  # the job script set it, and Slurm may have moved it since
     job = env.get("SLURM_JOB_ID", "")
-    what = f"the end set for job {job}" if job else "the end that ALLRANKS_DEADLINE names"
-    return End(at, _start(env), what)
+    description = f"the end set for job {job}" if job else "the end set by ALLRANKS_DEADLINE"
+    return JobEnd(at, _start(env), description)
 
 
-def _limit(env: Mapping[str, str], may_ask: bool) -> End | None:
-    """The time limit of the Slurm job around this process."""
+def _limit(env: Mapping[str, str], may_ask: bool) -> JobEnd | None:
+    """Return the time limit of the Slurm job around this process."""
     job, known = env.get("SLURM_JOB_ID", ""), env.get("SLURM_JOB_END_TIME", "")
     if not job:
         return None
     at = float(known) if known.isdigit() else 0.0
-    end = End(at, _start(env), f"the end of job {job} (time limit)", job)
+    end = JobEnd(at, _start(env), f"the end of job {job} (time limit)", job)
     if at:
         return end
-    return ask(end, env) if may_ask else None
+    return query_slurm(end, env) if may_ask else None
 
 
-def ask(end: End, env: Mapping[str, str]) -> End | None:
-    """The end as Slurm knows it now; as it was when Slurm does not answer, None without a limit."""
-    if not end.job:
+def query_slurm(end: JobEnd, env: Mapping[str, str]) -> JobEnd | None:
+    """Return the end that Slurm reports now; the known one when it does not answer, None without a limit."""
+    if not end.job_id:
         return end
-    words = ["squeue", "--noheader", f"--jobs={end.job}", "--format=%e"]
+    words = ["squeue", "--noheader", f"--jobs={end.job_id}", "--format=%e"]
     try:
         done = subprocess.run(
             words,
             env={**env, "SLURM_TIME_FORMAT": "standard"},
             capture_output=True,
             text=True,
-            timeout=_ASK_SECONDS,
+            timeout=_QUERY_SECONDS,
             check=True,
         )
-        told = datetime.fromisoformat(done.stdout.split()[0]).timestamp()
+        at = datetime.fromisoformat(done.stdout.split()[0]).timestamp()
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return end if end.at else None  # not in the container, not answering, or no limit
-    return end._replace(at=told)
+        return end if end.time else None  # not in the container, not answering, or no limit
+    return end._replace(time=at)
 
 
 def _start(env: Mapping[str, str]) -> float:
-    """When the job began; for a process that is not told, it begins now."""
-    told = env.get("SLURM_JOB_START_TIME", "")
-    return float(told) if told.isdigit() else time.time()
+    """Return when the job began; now, where nothing states it."""
+    known = env.get("SLURM_JOB_START_TIME", "")
+    return float(known) if known.isdigit() else time.time()
 
 
 def _number(text: str) -> float:
@@ -95,6 +95,6 @@ def _number(text: str) -> float:
         ) from None
 
 
-def until(seconds: float) -> str:
-    """The time until an end, for people: ``58 s``, ``3 min``; ``4 s past and not`` before one that was."""
+def format_remaining(seconds: float) -> str:
+    """Return ``58 s`` or ``3 min``, to be followed by "before"; ``4 s past and not`` after the end."""
     return span(seconds) if seconds >= 0 else f"{span(-seconds)} past and not"

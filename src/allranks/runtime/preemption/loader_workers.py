@@ -1,9 +1,9 @@
-"""Loader workers live on when Slurm signals every process of a step.
+"""Loader workers survive when Slurm signals every process of a step.
 
-A DataLoader that loses a worker raises an error in the middle of the rank's own clean end, and the
+A DataLoader that loses a worker raises an error while the rank saves and exits, and the
 checkpoint is lost. But the rank itself ends a worker that hangs by TERM, so TERM cannot be ignored: a
-worker takes TERM from its parent and from nobody else. PyTorch's own handler knows the sender as well;
-it dies of everybody else's.
+worker accepts TERM from its parent only. PyTorch's own handler checks the sender as well, but exits when
+it is another process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from allranks.runtime.preemption.signal_flags import LEAVING
+from allranks.runtime.preemption.signal_flags import STOP_SIGNALS
 
 _LOOP = "torch.utils.data._utils.worker"
 _LOADER = "torch.utils.data.dataloader"
@@ -25,7 +25,7 @@ _replaced: list[Callable[..., Any]] = []
 
 
 def shield_workers() -> None:
-    """Every DataLoader of this process starts shielded workers, however they are started."""
+    """Make every DataLoader of this process start shielded workers, by fork or by spawn."""
     module: Any = sys.modules.get(_LOOP)
     if _replaced or getattr(module, "_worker_loop", worker_loop) is worker_loop:
         return
@@ -33,27 +33,27 @@ def shield_workers() -> None:
     module._worker_loop = worker_loop
     kind = getattr(sys.modules.get(_LOADER), "_MultiProcessingDataLoaderIter", None)
     if kind is not None:
-        kind.__init__ = _holding_back(kind.__init__)
+        kind.__init__ = _block_signals_during(kind.__init__)
 
 
-def _holding_back(start: Callable[..., None]) -> Callable[..., None]:
-    """Workers are born with the signals held back: one may come before their shield is up."""
+def _block_signals_during(start: Callable[..., None]) -> Callable[..., None]:
+    """Start workers with the signals blocked: one may come before they are shielded."""
 
     @functools.wraps(start)
-    def started(self: Any, loader: Any, *args: Any, **options: Any) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
+    def start_blocked(self: Any, loader: Any, *args: Any, **options: Any) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             _start_tracker(loader)
-            signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             start(self, loader, *args, **options)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    return started
+    return start_blocked
 
 
 def _start_tracker(loader: Any) -> None:
-    """What spawned workers need besides; starting it lets TERM through, so it comes before them."""
+    """Start the tracker that spawned workers need; that unblocks TERM, so it comes before them."""
     import multiprocessing
     from multiprocessing import resource_tracker
 
@@ -63,23 +63,23 @@ def _start_tracker(loader: Any) -> None:
 
 
 def worker_loop(*args: Any, **options: Any) -> Any:
-    """What a worker runs: the shield, then PyTorch's loop. A spawned worker finds it by its name."""
+    """Run PyTorch's loop in a shielded worker. A spawned worker imports this by its name."""
     from multiprocessing import parent_process
 
     parent = parent_process()
-    shield(os.getppid() if parent is None or parent.pid is None else parent.pid)
+    shield_process(os.getppid() if parent is None or parent.pid is None else parent.pid)
     loop = _replaced[0] if _replaced else importlib.import_module(_LOOP)._worker_loop
     return loop(*args, **options)
 
 
-def shield(parent: int) -> None:
-    """Hold the signals back in this process; a thread takes them and looks who sent them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
-    threading.Thread(target=_take, args=(parent,), daemon=True, name="allranks signals").start()
+def shield_process(parent: int) -> None:
+    """Block the signals in this process; a thread receives them and checks who sent them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    threading.Thread(target=_receive, args=(parent,), daemon=True, name="allranks signals").start()
 
 
-def _take(parent: int) -> None:
+def _receive(parent: int) -> None:
     while True:
-        caught = signal.sigwaitinfo(LEAVING)
-        if caught.si_signo == signal.SIGTERM and caught.si_pid == parent:
+        signal_info = signal.sigwaitinfo(STOP_SIGNALS)
+        if signal_info.si_signo == signal.SIGTERM and signal_info.si_pid == parent:
             os._exit(0)

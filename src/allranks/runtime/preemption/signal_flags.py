@@ -1,4 +1,4 @@
-"""TERM, USR1 and USR2 set a flag. What to do about it is decided between two steps, never here."""
+"""TERM, USR1 and USR2 set a flag; between two steps the training loop acts on it."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ import threading
 from types import FrameType
 from typing import Any
 
-LEAVING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""What schedulers send before they kill; Ctrl-C (INT) keeps its own meaning."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""The signals that schedulers send before they kill; Ctrl-C (INT) keeps its own meaning."""
 
 
-class Signals:
-    """Notes which signal came first. A handler that was there before is called, too."""
+class SignalFlags:
+    """Records which signal came first. A handler that was there before is called, too."""
 
     def __init__(self) -> None:
-        self.caught = ""
-        """The first one's name, such as SIGUSR1."""
-        self.stays = False
-        """Somebody's own loop asked for it, so that no `fit` may end it."""
+        self.received = ""
+        """The name of the first signal, such as SIGUSR1."""
+        self.is_permanent = False
+        """Whether a user's own loop watches signals, so that no `fit` may end that."""
         self._before: dict[int, Any] = {}
         self._owner = os.getpid()
         self._calling = False
 
     def watch(self) -> bool:
-        """From now on; False outside the main thread, where Python allows no handlers."""
+        """Start recording signals; False outside the main thread, where Python allows no handlers."""
         if threading.current_thread() is not threading.main_thread():
             return False
         self._owner = os.getpid()
         if not self._before:
-            atexit.register(self._outlive_warnings)
-        for number in LEAVING:
+            atexit.register(self._ignore_late_warnings)
+        for number in STOP_SIGNALS:
             present = signal.getsignal(number)
-            if present != self._note:
+            if present != self._record:
                 self._before[number] = present
-                signal.signal(number, self._note)
+                signal.signal(number, self._record)
         return True
 
-    def release(self) -> None:
-        """TERM ends the process again. USR1 and USR2 are warnings and go on being noted."""
-        if self.stays or threading.current_thread() is not threading.main_thread():
+    def restore_term(self) -> None:
+        """Let TERM end the process again. USR1 and USR2 are warnings and stay recorded."""
+        if self.is_permanent or threading.current_thread() is not threading.main_thread():
             return
         before = self._before.get(signal.SIGTERM)
-        if before is not None and signal.getsignal(signal.SIGTERM) == self._note:
+        if before is not None and signal.getsignal(signal.SIGTERM) == self._record:
             del self._before[signal.SIGTERM]
             signal.signal(signal.SIGTERM, before)
 
-    def _outlive_warnings(self) -> None:
-        """Python takes its handlers away as it ends, and a warning that came then would kill."""
+    def _ignore_late_warnings(self) -> None:
+        """Python removes its handlers as it ends, and a warning that came then would kill."""
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            if signal.getsignal(number) == self._note:
+            if signal.getsignal(number) == self._record:
                 signal.signal(number, signal.SIG_IGN)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(number)
         if os.getpid() != self._owner:
-            _in_a_copy(number, before)
+            _handle_in_fork(number, before)
             return
-        self.caught = self.caught or signal.Signals(number).name
-        if callable(before) and not self._calling:  # it may itself call the one before it: us
+        self.received = self.received or signal.Signals(number).name
+        if callable(before) and not self._calling:  # it may itself call the handler before it: ours
             self._calling = True
             try:
                 before(number, frame)
@@ -68,8 +68,8 @@ class Signals:
                 self._calling = False
 
 
-def _in_a_copy(number: int, before: Any) -> None:
-    """A process that the rank forked: terminate() must end it, a warning must not."""
+def _handle_in_fork(number: int, before: Any) -> None:
+    """In a process that the rank forked, terminate() must end it; a warning must not."""
     if number == signal.SIGTERM and before is not signal.SIG_IGN:
         signal.signal(number, before if callable(before) else signal.SIG_DFL)
         os.kill(os.getpid(), number)

@@ -1,7 +1,7 @@
-"""What ``allranks check --signal`` runs on every rank: wait, and write down which signals come.
+"""What ``allranks check --signal`` runs on every rank: wait, and record which signals arrive.
 
-It behaves like a training: handlers that set a flag, two processes shielded like loader workers, and an
-end of its own after TERM.
+It behaves like training: handlers that set a flag, two processes shielded like loader workers, and an
+exit of its own after TERM.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from allranks.runtime.preemption.job_end_time import find_end
-from allranks.runtime.preemption.loader_workers import shield
-from allranks.runtime.preemption.signal_flags import LEAVING
+from allranks.runtime.preemption.job_end_time import find_job_end
+from allranks.runtime.preemption.loader_workers import shield_process
+from allranks.runtime.preemption.signal_flags import STOP_SIGNALS
 from allranks.runtime.world import world
 
 _WORKERS = 2
@@ -25,31 +25,31 @@ _LONGEST = 600.0
 
 
 def main() -> None:
-    """Until TERM has come, or for ten minutes."""
+    """Record signals until TERM has come, or for ten minutes."""
     here = world()
     folder = Path(os.environ["ALLRANKS_ATTEMPT_DIR"]) / "signals"
     folder.mkdir(exist_ok=True)
-    came: list[tuple[str, float]] = []
-    for number in LEAVING:
+    received: list[tuple[str, float]] = []
+    for number in STOP_SIGNALS:
         signal.signal(
-            number, lambda which, _: came.append((signal.Signals(which).name, time.time()))
+            number, lambda which, _: received.append((signal.Signals(which).name, time.time()))
         )
     workers = [_start_worker() for _ in range(_WORKERS)]
-    end = find_end(os.environ, may_ask=here.is_main)
+    end = find_job_end(os.environ, may_ask=here.is_main)
     with (folder / f"rank-{here.rank:05d}.jsonl").open("a") as file:
-        _write(file, host=here.host, ready=time.time(), end=None if end is None else end.at)
-        _wait(came, file)
+        _write(file, host=here.host, ready=time.time(), end=None if end is None else end.time)
+        _wait(received, file)
         _write(file, workers=sum(os.waitpid(pid, os.WNOHANG)[0] == 0 for pid in workers))
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
 
 
-def _wait(came: list[tuple[str, float]], file: Any) -> None:
-    told, until = 0, time.monotonic() + _LONGEST
+def _wait(received: list[tuple[str, float]], file: Any) -> None:
+    written, until = 0, time.monotonic() + _LONGEST
     while time.monotonic() < until:
         time.sleep(0.1)
-        for name, when in came[told:]:
-            told += 1
+        for name, when in received[written:]:
+            written += 1
             _write(file, signal=name, time=when)
             if name == "SIGTERM":
                 until = min(until, time.monotonic() + _AFTER_TERM)
@@ -59,7 +59,7 @@ def _start_worker() -> int:
     parent = os.getpid()
     if pid := os.fork():
         return pid
-    shield(parent)
+    shield_process(parent)
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(0)

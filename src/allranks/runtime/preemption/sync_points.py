@@ -1,8 +1,8 @@
-"""At which steps all ranks look at each other's wishes, and what they find.
+"""At which steps all ranks exchange their flags, and what they agree on there.
 
-A look is one small sum over the ranks. How many steps lie between two looks travels in that very sum:
-rank 0 measures how long a step takes and says after how many the next look comes, so that all ranks look
-at the same steps though none has a clock in common.
+A sync point is one small sum over the ranks. How many steps lie between two of them travels in that very
+sum: rank 0 measures how long a step takes and sets after how many the next one comes, so that all ranks
+sync at the same steps though they have no clock in common.
 """
 
 from __future__ import annotations
@@ -11,85 +11,91 @@ import time
 from collections.abc import Callable, Sequence
 
 from allranks.errors import UsageError
-from allranks.runtime.preemption.communicator import Alone, Numbers
+from allranks.runtime.world.communicator import Communicator, Numbers
 
 SECONDS = 2.0
-"""From a wish to the step at which all ranks act on it, about."""
-_ALONE_SECONDS = 0.2
+"""About the time from a flag to the step at which all ranks act on it."""
+_SINGLE_PROCESS_SECONDS = 0.2
 _GROWTH = 8
-"""The first steps may be slow (compilation, caches): the pace is found in a few looks."""
+"""The first steps may be slow (compilation, caches): the interval is found in a few sync points."""
 _WRAP = 1 << 16
 
 
-class Looks:
-    """Looks at the wishes of all ranks, seldom enough to cost nothing."""
+class SyncPoints:
+    """Exchanges the flags of all ranks, seldom enough to cost nothing."""
 
-    def __init__(self, talk: Alone, step: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.talk = talk
-        self.next = step + 1
-        """The step at which the next look is due."""
-        self.gap = 0.0
-        """The longest time between two looks: what happens in between cannot be broken off."""
+    def __init__(
+        self,
+        communicator: Communicator,
+        step: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.communicator = communicator
+        self.next_step = step + 1
+        """The step at which the next sync is due."""
+        self.longest_gap = 0.0
+        """The longest time between two sync points: what happens in between cannot be interrupted."""
         self._clock = clock
         self._last = (clock(), step)
         self._steps = 1
         self._sent = 0
         self._pending: Callable[[], Numbers] | None = None
-        # Read one look late, a wish waits for two of them.
-        seconds = SECONDS / 2 if talk.late else SECONDS
-        self._seconds = _ALONE_SECONDS if talk.size == 1 else seconds
+        # Read one sync point later, a flag waits for two of them.
+        seconds = SECONDS / 2 if communicator.is_deferred else SECONDS
+        self._seconds = _SINGLE_PROCESS_SECONDS if communicator.size == 1 else seconds
 
-    def look(self, step: int, wishes: Sequence[float], *, now: bool = False) -> Numbers:
-        """The sum of every wish over the ranks; all ranks call it at the same steps.
+    def sync(self, step: int, flags: Sequence[float], *, wait: bool = False) -> Numbers:
+        """Return the sum of every flag over the ranks; all ranks call it at the same steps.
 
-        Over GPUs it is the sum of the look before, unless ``now`` waits for this one.
+        On GPUs it is the sum of the previous sync point, unless ``wait`` waits for this one.
         """
         found = None
-        if self._pending is not None and not now:
+        if self._pending is not None and not wait:
             found, self._pending = self._pending(), None
-        if found is None or not any(found[: len(wishes)]):
-            self._pending = self._send(step, wishes)
-            if now or not self.talk.late:
+        if found is None or not any(found[: len(flags)]):
+            self._pending = self._send(step, flags)
+            if wait or not self.communicator.is_deferred:
                 found, self._pending = self._pending(), None
         if found is None:
-            found = [0.0] * len(wishes) + [1.0]
-        self._steps = max(int(found[len(wishes)]), 1)
-        self.next = step + self._steps
-        return found[: len(wishes)]
+            found = [0.0] * len(flags) + [1.0]
+        self._steps = max(int(found[len(flags)]), 1)
+        self.next_step = step + self._steps
+        return found[: len(flags)]
 
-    def begin_again(self) -> None:
-        """Steps are counted from 0 once more; the pace stays."""
-        self.restart(0)
-        self.next = self._steps
+    def restart_count(self) -> None:
+        """Count steps from 0 again; the interval stays."""
+        self.exclude_time(0)
+        self.next_step = self._steps
 
-    def restart(self, step: int) -> None:
-        """Time passed that is no step's and reckoned with elsewhere: a save, a validation."""
+    def exclude_time(self, step: int) -> None:
+        """Leave the time since the last sync out of the interval: a save or a validation took it."""
         self._last = (self._clock(), step)
 
-    def _send(self, step: int, wishes: Sequence[float]) -> Callable[[], Numbers]:
-        """The wishes, rank 0's pace, and the step itself to find ranks that are elsewhere."""
-        pace, at = self._pace(step), step % _WRAP
-        head = pace if self.talk.rank == 0 else 0.0
-        read = self.talk.start([*wishes, head, float(at), float(at * at)])
+    def _send(self, step: int, flags: Sequence[float]) -> Callable[[], Numbers]:
+        """Send the flags, rank 0's interval, and the step itself to find ranks that are elsewhere."""
+        interval, at = self._interval(step), step % _WRAP
+        head = interval if self.communicator.rank == 0 else 0.0
+        read = self.communicator.start_sum([*flags, head, float(at), float(at * at)])
 
-        def checked() -> Numbers:
+        def read_and_check() -> Numbers:
             numbers = read()
             total, squares = numbers[-2:]
-            if total * total != squares * self.talk.size:
+            if total * total != squares * self.communicator.size:
                 raise UsageError(
-                    f"Rank {self.talk.rank} is at step {step}, other ranks are at another one.\n"
-                    "Every rank must count the same steps: near(step) once for each, on all ranks."
+                    f"Rank {self.communicator.rank} is at step {step}, other ranks are at another "
+                    "one.\nEvery rank must count the same steps: call should_stop(step) once for "
+                    "each, on all ranks."
                 )
             return numbers
 
-        return checked
+        return read_and_check
 
-    def _pace(self, step: int) -> float:
-        """Steps until the next look, from the time that the last ones took."""
+    def _interval(self, step: int) -> float:
+        """Return the steps until the next sync point, from the time that the last ones took."""
         now, (before, first) = self._clock(), self._last
         seconds, steps = now - before, step - first
         if self._sent:  # the first steps compile and fill caches: they are not like the others
-            self.gap = max(self.gap, seconds)
+            self.longest_gap = max(self.longest_gap, seconds)
         self._sent += 1
         self._last = (now, step)
         if steps <= 0 or seconds <= 0:

@@ -135,7 +135,7 @@ def _start(here: World, backend: str, span: timedelta | None, dist: Any) -> Worl
         dist.init_process_group(backend, store=dist.HashStore(), **options)
         return here
     here.endpoint()
-    _choose_interface(here)
+    choose_interface(here)
     if not here.port_is_given:
         seconds = span.total_seconds() if span else _MEETING_SECONDS
         shared, port = meet(here, launch_id(os.environ), seconds)
@@ -216,8 +216,8 @@ def _gpu(here: World, device: Any) -> int | None:
     return here.device_index % count
 
 
-def _choose_interface(here: World) -> None:
-    """Tell gloo the interface that leads to rank 0: it looks up the host's name, often 127.0.1.1.
+def choose_interface(here: World) -> None:
+    """Set gloo's interface to the one that leads to rank 0: gloo looks up the host's name, often 127.0.1.1.
 
     NCCL is left alone: it prefers InfiniBand by itself, and the route to a name is often Ethernet.
     """

@@ -20,7 +20,7 @@ for done in range(60_000):  # minutes: somebody ends it
     dist.all_reduce(torch.ones(1))
     if done == 3:
         (folder / f"ready{rank}").write_text(str(os.getpid()))
-    if stop.near(step):
-        with stop.saving(step):
+    if stop.should_stop(step):
+        with stop.time_save(step):
             (folder / f"saved{rank}").write_text(str(step))
-        stop.leave(step)
+        stop.exit(step)

@@ -9,14 +9,14 @@ import pytest
 
 SCRIPT = """
 import os, signal
-from allranks.runtime.preemption.signal_flags import Signals
+from allranks.runtime.preemption.signal_flags import SignalFlags
 
 class Late:
     def __del__(self):
         os.kill(os.getpid(), signal.{name})
         print("still here", flush=True)
 
-assert Signals().watch()
+assert SignalFlags().watch()
 late = Late()  # its end comes with the interpreter's, after the handlers are gone
 """
 

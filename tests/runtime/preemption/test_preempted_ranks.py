@@ -41,7 +41,7 @@ def told(process: subprocess.Popen[str], folder: Path, *numbers: int) -> tuple[i
 
 def test_a_loop_of_ones_own_leaves_at_one_step(tmp_path: Path, clean_env: dict[str, str]) -> None:
     words = ["-m", "allranks", "run", "--nprocs", "2", "--launcher", "fork"]
-    process = start(tmp_path, clean_env, *words, str(HERE / "leaving_own_loop.py"), str(tmp_path))
+    process = start(tmp_path, clean_env, *words, str(HERE / "preempted_own_loop.py"), str(tmp_path))
     code, out = told(process, tmp_path, signal.SIGUSR1)
     assert code == 75, out
     steps = {path.read_text() for path in tmp_path.glob("saved*")}
@@ -54,13 +54,13 @@ def test_a_loop_of_ones_own_leaves_at_one_step(tmp_path: Path, clean_env: dict[s
 def test_ranks_that_python_started_get_the_signal_too(
     tmp_path: Path, clean_env: dict[str, str]
 ) -> None:
-    process = start(tmp_path, clean_env, str(HERE / "leaving_trainer.py"), str(tmp_path), "2")
+    process = start(tmp_path, clean_env, str(HERE / "preempted_trainer.py"), str(tmp_path), "2")
     code, out = told(process, tmp_path, signal.SIGUSR1)
     assert code == 75, out
-    assert "on SIGUSR1; the next attempt goes on from there" in out
+    assert "on SIGUSR1; the next attempt resumes from there" in out
     assert "ended with" not in out
     assert len(list(tmp_path.glob("runs/*/checkpoints/step-*"))) == 1
-    (run,) = tmp_path.glob("runs/leaving_trainer-*")
+    (run,) = tmp_path.glob("runs/preempted_trainer-*")
     status, progress = folder_status(Run(run)), AttemptProgress.read(run / "attempts/1")
     assert (status.state, status.exit_code) == (JobState.INTERRUPTED, 75)
     assert progress is not None

@@ -153,12 +153,14 @@ def test_deepspeed_on_several_nodes_uses_no_ssh() -> None:
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "launch", "accelerate", "deepspeed"])
-def test_launchers_that_end_their_ranks_at_a_signal_start_deaf(launcher: str) -> None:
+def test_launchers_that_end_their_ranks_at_a_signal_start_with_signals_blocked(
+    launcher: str,
+) -> None:
     """In a Slurm step, where every process gets it, and only where the agent lets the ranks hear."""
-    deaf = '"${rank[@]:0:3}" ${rank[0]:+deaf --}'
-    assert said(launcher, SLURM, nodes=2, nprocs=4).startswith(deaf)
-    assert "deaf" not in said(launcher, SLURM, nodes=2, nprocs=4, agent=False)
-    assert "deaf" not in said(launcher)
+    blocked = '"${rank[@]:0:3}" ${rank[0]:+block-signals --}'
+    assert said(launcher, SLURM, nodes=2, nprocs=4).startswith(blocked)
+    assert "block-signals" not in said(launcher, SLURM, nodes=2, nprocs=4, agent=False)
+    assert "block-signals" not in said(launcher)
 
 
 @pytest.mark.parametrize("mpi", ["mpich", "intel"])

@@ -45,7 +45,7 @@ FAKES = {
 if [[ $1 == -c ]]; then exit "${NO_AGENT:-0}"; fi
 if [[ $3 == summary ]]; then echo "a banner"; echo "${FIRST:-$5}"; exit "${NO_AGENT:-0}"; fi
 if [[ $1 == train.py ]]; then printf '%s\\0' 4 rank "$RANK" "$LOCAL_RANK" "$NODE_RANK" "$SLURM_NODEID" >>"$NOTES"; fi
-if [[ $3 == rank || $3 == deaf ]]; then while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; fi
+if [[ $3 == rank || $3 == block-signals ]]; then while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; fi
 exit "${CODE:-0}"
 """,
     # Every task, one after the other, or the one task that is asked for.

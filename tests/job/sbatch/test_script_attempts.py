@@ -32,7 +32,7 @@ if [[ $3 == before ]]; then
   if [[ ${BEFORE:-go} != go ]]; then touch "$4/end.json"; fi
   echo "${BEFORE:-go}"; exit
 fi
-if [[ $3 == rank || $3 == deaf ]]; then while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; fi
+if [[ $3 == rank || $3 == block-signals ]]; then while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; fi
 if [[ $1 == train.py && -n $LEAVE ]]; then echo "time is up" >"$ALLRANKS_ATTEMPT_DIR/interrupted"; fi
 exit "${CODE:-0}"
 """

@@ -11,7 +11,7 @@ import time
 import pytest
 from agent_rig import Rig, wait_for
 
-DEAF = """
+IGNORES_TERM = """
     import os, signal, sys, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     open(f"ready{os.environ['RANK']}", "w")
@@ -26,7 +26,9 @@ def ready(rig: Rig, count: int) -> bool:
 
 
 def test_one_death_ends_the_others_that_ignore_term(rig: Rig, mode: str) -> None:
-    path = rig.script(DEAF + "    if os.environ['RANK'] == '1': sys.exit(5)\n    time.sleep(60)\n")
+    path = rig.script(
+        IGNORES_TERM + "    if os.environ['RANK'] == '1': sys.exit(5)\n    time.sleep(60)\n"
+    )
     began = time.monotonic()
     result = rig.ranks(mode, 3, path, ALLRANKS_GRACE="0.5")
     assert result.returncode == 5
@@ -111,12 +113,12 @@ def test_sweep_ends_what_left_its_session(rig: Rig) -> None:
 
 
 def test_a_second_signal_kills(rig: Rig, mode: str) -> None:
-    deaf = (
-        DEAF
-        + "    signal.signal(signal.SIGINT, signal.SIG_IGN); open('deaf', 'w'); time.sleep(60)\n"
+    ignores = (
+        IGNORES_TERM
+        + "    signal.signal(signal.SIGINT, signal.SIG_IGN); open('ignores', 'w'); time.sleep(60)\n"
     )
-    agent = rig.start_ranks(mode, 1, rig.script(deaf), ALLRANKS_GRACE="50")
-    assert wait_for((rig.folder / "deaf").exists)
+    agent = rig.start_ranks(mode, 1, rig.script(ignores), ALLRANKS_GRACE="50")
+    assert wait_for((rig.folder / "ignores").exists)
     agent.send_signal(signal.SIGINT)
     agent.send_signal(signal.SIGINT)
     time.sleep(1.2)

@@ -38,12 +38,12 @@ LAUNCHER = """
 """
 
 
-def test_a_deaf_launcher_and_ranks_that_hear(rig: Rig) -> None:
+def test_a_launcher_with_blocked_signals_and_ranks_that_get_them(rig: Rig) -> None:
     """As in a Slurm step: every process is signalled, the launcher would kill its rank."""
     rank = [*AGENT, "rank", "--", sys.executable, rig.script(RANK)]
     launcher = [sys.executable, rig.script(LAUNCHER, "launcher.py"), *rank]
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    process = rig.start("deaf", "--", *launcher, **alone)
+    process = rig.start("block-signals", "--", *launcher, **alone)
     assert wait_for((rig.folder / "ready").exists)
     (agent,) = agents_below(process.pid)
     child = int((rig.folder / "ready").read_text())
@@ -66,8 +66,8 @@ def test_a_signal_that_a_launcher_ignores_reaches_the_rank(rig: Rig) -> None:
     assert done.stdout.split() == ["0", "0", "0"] or done.stdout.count("SIG_DFL") == 3, done
 
 
-def test_a_command_that_is_not_there_is_told_by_the_deaf(rig: Rig) -> None:
-    done = rig.run("deaf", "--", "no-such-launcher", "--nproc", "2")
+def test_block_signals_reports_a_missing_command(rig: Rig) -> None:
+    done = rig.run("block-signals", "--", "no-such-launcher", "--nproc", "2")
     assert done.returncode == 127
     assert "allranks: cannot run 'no-such-launcher'" in done.stderr
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from allranks.core.shell import Word
 from allranks.job.accelerate_config import MODES, OWN_ENGINES
-from allranks.job.launchers.base import Groups, Launcher, Place, deaf, tail, why_deaf
+from allranks.job.launchers.base import (
+    Groups,
+    Launcher,
+    Place,
+    block_signals,
+    signals_comment,
+    tail,
+)
 from allranks.job.plan import Plan
 
 
@@ -17,7 +24,7 @@ class Accelerate(Launcher):
     def words(self, plan: Plan, place: Place) -> Groups:
         shape = plan.shape
         return [
-            [*deaf(plan, place), *self._program(plan)],
+            [*block_signals(plan, place), *self._program(plan)],
             [
                 *self._mode(plan),
                 "--num_processes",
@@ -33,7 +40,7 @@ class Accelerate(Launcher):
         ]
 
     def task_lines(self, plan: Plan) -> list[str]:
-        return why_deaf(plan)
+        return signals_comment(plan)
 
     def _program(self, plan: Plan) -> list[Word]:
         if plan.python == "python":

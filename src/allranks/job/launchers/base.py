@@ -86,23 +86,23 @@ class Launcher(ABC):
         return []
 
 
-_DEAF = Raw('"${rank[@]:0:3}" ${rank[0]:+deaf --}')
-"""``python -m allranks.runtime.agent deaf --`` where the agent is there, else nothing."""
+_BLOCK_SIGNALS = Raw('"${rank[@]:0:3}" ${rank[0]:+block-signals --}')
+"""``python -m allranks.runtime.agent block-signals --`` where the agent is there, else nothing."""
 
-_WHY_DEAF = [
-    "# Slurm signals every process. Ranks may want to save then, and a launcher would end them before",
-    "# they have: it hears nothing (deaf), and allranks around each rank lets the signals through.",
+_SIGNALS_COMMENT = [
+    "# Slurm signals every process of the step. The launcher would end its ranks before they have saved:",
+    "# it runs with the signals blocked, and the agent around each rank unblocks them.",
 ]
 
 
-def deaf(plan: Plan, place: Place) -> list[Word]:
-    """Words before a launcher that would end its ranks at a signal."""
-    return [_DEAF] if plan.agent and place is SLURM else []
+def block_signals(plan: Plan, place: Place) -> list[Word]:
+    """Return the words before a launcher that would end its ranks at a signal."""
+    return [_BLOCK_SIGNALS] if plan.agent and place is SLURM else []
 
 
-def why_deaf(plan: Plan) -> list[str]:
-    """The comment that a task has for it."""
-    return _WHY_DEAF if plan.agent else []
+def signals_comment(plan: Plan) -> list[str]:
+    """Return the comment that explains `block_signals` in a task."""
+    return _SIGNALS_COMMENT if plan.agent else []
 
 
 def counts(plan: Plan) -> tuple[str, str]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 
 from allranks.core.shell import Raw, Word, quote
-from allranks.job.launchers.base import Groups, Launcher, Place, deaf, tail, why_deaf
+from allranks.job.launchers.base import (
+    Groups,
+    Launcher,
+    Place,
+    block_signals,
+    signals_comment,
+    tail,
+)
 from allranks.job.plan import Plan
 
 RUNNER = "deepspeed.launcher.runner"
@@ -20,7 +27,7 @@ class DeepSpeed(Launcher):
     def words(self, plan: Plan, place: Place) -> Groups:
         start, *rest = self._start(plan, place)
         return [
-            [*deaf(plan, place), *start],
+            [*block_signals(plan, place), *start],
             *rest,
             ["--master_addr", place.address, "--master_port", place.port],
             list(plan.job.launcher_args),
@@ -28,7 +35,7 @@ class DeepSpeed(Launcher):
         ]
 
     def task_lines(self, plan: Plan) -> list[str]:
-        return why_deaf(plan)
+        return signals_comment(plan)
 
     def _start(self, plan: Plan, place: Place) -> Groups:
         shape = plan.shape

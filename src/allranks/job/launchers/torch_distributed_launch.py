@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from allranks.core.shell import Word
-from allranks.job.launchers.base import Groups, Launcher, Place, counts, deaf, tail, why_deaf
+from allranks.job.launchers.base import (
+    Groups,
+    Launcher,
+    Place,
+    block_signals,
+    counts,
+    signals_comment,
+    tail,
+)
 from allranks.job.plan import Plan
 
 
@@ -16,7 +24,7 @@ class TorchDistributedLaunch(Launcher):
     def words(self, plan: Plan, place: Place) -> Groups:
         nodes, ranks = counts(plan)
         return [
-            [*deaf(plan, place), plan.python, "-m", "torch.distributed.launch"],
+            [*block_signals(plan, place), plan.python, "-m", "torch.distributed.launch"],
             ["--nnodes", nodes, "--nproc-per-node", ranks, "--node-rank", place.node_rank],
             ["--master-addr", place.address, "--master-port", place.port],
             list(plan.job.launcher_args),
@@ -26,7 +34,7 @@ class TorchDistributedLaunch(Launcher):
         ]  # fmt: skip
 
     def task_lines(self, plan: Plan) -> list[str]:
-        return why_deaf(plan)
+        return signals_comment(plan)
 
     def agent_options(self, plan: Plan) -> list[Word]:
         # Scripts of the old style declare --local_rank; torch 2 passes --local-rank. A script that

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from allranks.core.shell import Raw, Word
-from allranks.job.launchers.base import SLURM, Groups, Launcher, Place, counts, deaf, tail, why_deaf
+from allranks.job.launchers.base import (
+    SLURM,
+    Groups,
+    Launcher,
+    Place,
+    block_signals,
+    counts,
+    signals_comment,
+    tail,
+)
 from allranks.job.plan import Plan
 
 
@@ -16,7 +25,7 @@ class Torchrun(Launcher):
     def words(self, plan: Plan, place: Place) -> Groups:
         nodes, ranks = counts(plan)
         return [
-            [*deaf(plan, place), *self._program(plan)],
+            [*block_signals(plan, place), *self._program(plan)],
             ["--nnodes", nodes, "--nproc-per-node", ranks],
             *self._rendezvous(plan, place),
             list(plan.job.launcher_args),
@@ -47,5 +56,5 @@ class Torchrun(Launcher):
 
     def task_lines(self, plan: Plan) -> list[str]:
         if plan.job.rendezvous == "static":
-            return why_deaf(plan)
-        return ["local is_host=$((NODE_RANK == 0))", *why_deaf(plan)]
+            return signals_comment(plan)
+        return ["local is_host=$((NODE_RANK == 0))", *signals_comment(plan)]

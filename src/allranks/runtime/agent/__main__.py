@@ -24,11 +24,11 @@ def main(arguments: list[str]) -> object:
         return 1
 
 
-def _deaf(options: Options) -> None:
-    """Become a launcher that hears no signals: they are for the ranks, and it would end those."""
-    from allranks.runtime.agent.children import exec_deaf
+def _block_signals(options: Options) -> None:
+    """Run a launcher with TERM, USR1 and USR2 blocked: at one of them it would end its ranks."""
+    from allranks.runtime.agent.children import exec_with_blocked_signals
 
-    exec_deaf(options.command)
+    exec_with_blocked_signals(options.command)
 
 
 def _summary(options: Options) -> int:
@@ -105,7 +105,7 @@ def _horovod_server(options: Options) -> int:
 VERBS: dict[str, Callable[[Options], object]] = {
     "ranks": run_ranks,
     "rank": run_rank,
-    "deaf": _deaf,
+    "block-signals": _block_signals,
     "summary": _summary,
     "before": _before,
     "after": _after,

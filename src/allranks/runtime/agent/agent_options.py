@@ -13,7 +13,7 @@ from allranks.runtime.agent.requeue_policy import Policy
 USAGE = """\
 python -m allranks.runtime.agent ranks --nprocs N [options] -- COMMAND   start and watch a node's ranks
 python -m allranks.runtime.agent rank [options] -- COMMAND               watch the one rank that this is
-python -m allranks.runtime.agent deaf -- COMMAND                         become a launcher without its signals
+python -m allranks.runtime.agent block-signals -- COMMAND                run a launcher with TERM, USR1, USR2 blocked
 python -m allranks.runtime.agent summary ATTEMPT_DIR [EXIT_CODE]         print the first error of it
 python -m allranks.runtime.agent before ATTEMPT_DIR [options]            may it begin, and on these nodes
 python -m allranks.runtime.agent after ATTEMPT_DIR EXIT_CODE [options]   what follows it
@@ -69,8 +69,8 @@ def read_options(arguments: Sequence[str]) -> Options:
         return Options("horovod-server", host=found.host, port=found.port)
     if not command:
         raise UsageError(f"No command to run. Write it after --, like this:\n{USAGE}")
-    if found.verb == "deaf":
-        return Options("deaf", command)
+    if found.verb == "block-signals":
+        return Options("block-signals", command)
     _check_show(found.show)
     if found.verb == "rank":
         return Options(
@@ -147,7 +147,11 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m allranks.runtime.agent", usage=USAGE, allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("deaf", help="become a launcher without its signals", allow_abbrev=False)
+    verbs.add_parser(
+        "block-signals",
+        help="run a launcher with the signals for ranks blocked",
+        allow_abbrev=False,
+    )
     ranks = verbs.add_parser("ranks", help="start and watch a node's ranks", allow_abbrev=False)
     ranks.add_argument("--nprocs", type=int, required=True, help="ranks on this node")
     ranks.add_argument("--mode", choices=("fork", "exec"), default="exec")

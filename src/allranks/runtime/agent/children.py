@@ -104,7 +104,7 @@ def _become(order: Order, setting: Setting, agent: int, out: int, err: int) -> N
         os.close(null)
     os.dup2(out, 1)
     os.dup2(err, 2)
-    for number in _MEANT_FOR_RANKS:  # a launcher that was made deaf to them hands that down
+    for number in _MEANT_FOR_RANKS:  # ignored by a launcher, and inherited
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     os.environ.clear()
@@ -112,7 +112,7 @@ def _become(order: Order, setting: Setting, agent: int, out: int, err: int) -> N
     signal.pthread_sigmask(signal.SIG_SETMASK, setting.mask)
 
 
-def exec_deaf(command: Sequence[str]) -> None:
+def exec_with_blocked_signals(command: Sequence[str]) -> None:
     """Become this command with the ranks' signals held back; the agents below it let them through."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _MEANT_FOR_RANKS)
     _exec(command)

@@ -13,7 +13,7 @@ import signal
 
 from allranks.runtime.agent.linux_processes import processes, send
 
-_DEAF = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_BLOCK_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Guard:
@@ -41,7 +41,7 @@ class Guard:
 
 def _watch(reader: int) -> None:
     os.setsid()
-    for number in _DEAF:
+    for number in _BLOCK_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     _let_go_of_output()
     told = b""

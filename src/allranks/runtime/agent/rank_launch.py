@@ -111,7 +111,7 @@ def _supervise(
     grace, alone = _grace(), places[0].size == 1
     keep_terminal = alone and os.isatty(0)
     become_subreaper()
-    # What launchers were made deaf to, so that they leave the ranks alone, is meant for the ranks.
+    # Launchers run with these signals blocked (block-signals); the ranks get them unblocked.
     mask = {*signal.pthread_sigmask(signal.SIG_BLOCK, [])} - {*HANDLED}
     signals = open_signals(HANDLED)
     began = time.time()

@@ -117,12 +117,12 @@ task() {
     export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
-  # Slurm signals every process. Ranks may want to save then, and a launcher would end them before
-  # they have: it hears nothing (deaf), and allranks around each rank lets the signals through.
+  # Slurm signals every process of the step. The launcher would end its ranks before they have saved:
+  # it runs with the signals blocked, and the agent around each rank unblocks them.
   trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.runtime.agent rank --); fi
-  exec "${rank[@]:0:3}" ${rank[0]:+deaf --} accelerate launch \
+  exec "${rank[@]:0:3}" ${rank[0]:+block-signals --} accelerate launch \
     --multi_gpu --num_processes 8 --num_machines 2 \
     --machine_rank "$NODE_RANK" \
     --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \

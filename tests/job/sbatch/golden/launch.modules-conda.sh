@@ -117,12 +117,12 @@ task() {
     export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-=$interface}
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
-  # Slurm signals every process. Ranks may want to save then, and a launcher would end them before
-  # they have: it hears nothing (deaf), and allranks around each rank lets the signals through.
+  # Slurm signals every process of the step. The launcher would end its ranks before they have saved:
+  # it runs with the signals blocked, and the agent around each rank unblocks them.
   trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.runtime.agent rank --local-rank-arg local-rank --); fi
-  exec "${rank[@]:0:3}" ${rank[0]:+deaf --} python -m torch.distributed.launch \
+  exec "${rank[@]:0:3}" ${rank[0]:+block-signals --} python -m torch.distributed.launch \
     --nnodes 2 --nproc-per-node 4 --node-rank "$NODE_RANK" \
     --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
     --use-env --no-python "${rank[@]}" python train.py --lr 0.1 --title 'it'"'"'s $HOME'

@@ -105,15 +105,15 @@ task() {
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
   local is_host=$((NODE_RANK == 0))
-  # Slurm signals every process. Ranks may want to save then, and a launcher would end them before
-  # they have: it hears nothing (deaf), and allranks around each rank lets the signals through.
+  # Slurm signals every process of the step. The launcher would end its ranks before they have saved:
+  # it runs with the signals blocked, and the agent around each rank unblocks them.
   trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.runtime.agent rank --); fi
   exec singularity exec --rocm --bind "$ALLRANKS_RUN_DIR" --bind /pfs --bind /scratch --bind /projappl --bind /project --bind /flash --bind /appl --bind /opt/cray --bind /usr/lib64/libcxi.so.1 --bind /var/spool/slurmd torch.sif bash -c 'set -e
 ${WITH_CONDA:-}
 if command -v g++-12 >/dev/null; then export CXX=g++-12; fi
-exec "$@"' inside "${rank[@]:0:3}" ${rank[0]:+deaf --} torchrun \
+exec "$@"' inside "${rank[@]:0:3}" ${rank[0]:+block-signals --} torchrun \
     --nnodes 2 --nproc-per-node 8 \
     --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$endpoint" \
     --rdzv-conf=is_host="$is_host" \

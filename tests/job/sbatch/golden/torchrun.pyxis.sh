@@ -88,12 +88,12 @@ task() {
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
   local is_host=$((NODE_RANK == 0))
-  # Slurm signals every process. Ranks may want to save then, and a launcher would end them before
-  # they have: it hears nothing (deaf), and allranks around each rank lets the signals through.
+  # Slurm signals every process of the step. The launcher would end its ranks before they have saved:
+  # it runs with the signals blocked, and the agent around each rank unblocks them.
   trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
   local rank=()
   if python -c 'import allranks.runtime.agent' 2>/dev/null; then rank=(python -m allranks.runtime.agent rank --); fi
-  exec "${rank[@]:0:3}" ${rank[0]:+deaf --} torchrun \
+  exec "${rank[@]:0:3}" ${rank[0]:+block-signals --} torchrun \
     --nnodes 2 --nproc-per-node 4 \
     --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$endpoint" \
     --rdzv-conf=is_host="$is_host" \

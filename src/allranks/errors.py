@@ -81,10 +81,10 @@ class Interrupted(SystemExit):
     script looks after the rest, since launchers take any other for a crash.
     """
 
-    GO_ON = 75
+    EXIT_CODE = 75
 
     def __init__(self, sentence: str, *, watched: bool) -> None:
-        super().__init__(0 if watched else self.GO_ON)
+        super().__init__(0 if watched else self.EXIT_CODE)
         self.sentence = sentence
 
     def __str__(self) -> str:

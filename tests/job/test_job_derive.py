@@ -247,8 +247,8 @@ def test_explain_shows_every_value_as_people_write_it() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"requeue": True}, {"restarts": 2}])
 def test_limits_of_what_was_not_asked_for_are_told(more: dict[str, Any]) -> None:
-    notes = plan_of(max_attempts=3, max_fruitless=2, **more).notes
-    said = "--max-attempts and --max-fruitless without --requeue or --restarts: the run has one attempt."
+    notes = plan_of(max_attempts=3, max_no_progress=2, **more).notes
+    said = "--max-attempts and --max-no-progress without --requeue or --restarts: the run has one attempt."
     assert (said in notes) is (not more)
 
 

@@ -11,7 +11,7 @@ from allranks.core.units import Gpus
 from allranks.errors import UsageError
 from allranks.job import field_parsing as parse
 from allranks.job.fields import Job, empty, flag, options
-from allranks.job.layers import Layer, file_layer, given, merge
+from allranks.job.layers import JobLayer, file_layer, given, merge
 
 SAME = [
     # field, what an option gives, what TOML gives, what Python gives, the value
@@ -47,7 +47,7 @@ def test_three_ways_give_one_value(
 ) -> None:
     file = tmp_path / "allranks.toml"
     file.write_text(f"{name} = {toml}\n")
-    from_options, _ = merge([Layer("command line", {name: typed})])
+    from_options, _ = merge([JobLayer("command line", {name: typed})])
     from_file, _ = merge([file_layer(file)])
     from_python = Job(**{name: python})
     assert [getattr(job, name) for job in (from_options, from_file, from_python)] == [value] * 3

@@ -8,7 +8,7 @@ import pytest
 
 from allranks.cluster.sites.model import Site
 from allranks.errors import JobError, UsageError
-from allranks.job.layers import Layer, file_layer, find_file, merge, site_layer
+from allranks.job.layers import JobLayer, file_layer, find_file, merge, site_layer
 from allranks.job.resolve import resolve
 
 SITE = """
@@ -85,7 +85,7 @@ def test_the_site_on_the_command_line_wins_over_the_file(here: Path) -> None:
 
 def test_layers_between_lie_under_the_users_values(here: Path) -> None:
     (here / "allranks.toml").write_text("nodes = 8\n")
-    between = (Layer("allocation 7", {"nodes": 2, "cpus_per_task": 3}),)
+    between = (JobLayer("allocation 7", {"nodes": 2, "cpus_per_task": 3}),)
     plan = resolve({"script": "train.py", "cpus_per_task": 5}, between=between)
     assert (plan.job.nodes, plan.job.cpus_per_task) == (2, 5)
     assert str(plan.origins["nodes"]) == "allocation 7"

@@ -67,14 +67,14 @@ def test_where_requeueing_is_forbidden_it_submits_itself_again(slurm: Allranks) 
 
 
 def test_it_stops_without_progress_until_a_user_lets_it_go_on(slurm: Allranks) -> None:
-    words = ["--requeue", "--max-fruitless", "1", "--follow"]
+    words = ["--requeue", "--max-no-progress", "1", "--follow"]
     done = slurm("submit", "-t", "5m", *words, "steps.py", "20", "0")
     assert done.returncode == 75, done.stdout + done.stderr
-    assert "1 attempt left no newer checkpoint (--max-fruitless): it stops." in done.stderr
-    again = slurm("resume", "--max-attempts", "9", "--max-fruitless", "8", "--json", "last")
+    assert "1 attempt left no newer checkpoint (--max-no-progress): it stops." in done.stderr
+    again = slurm("resume", "--max-attempts", "9", "--max-no-progress", "8", "--json", "last")
     assert again.returncode == 0, again.stderr
     folder = Path(json.loads(again.stdout)["folder"])
-    assert "--max-attempts=9 --max-fruitless=8" in (folder / "job.sh").read_text()
+    assert "--max-attempts=9 --max-no-progress=8" in (folder / "job.sh").read_text()
     slurm("cancel", "last")
 
 

@@ -12,7 +12,7 @@ import click
 from allranks.cli.job_options import given_values
 from allranks.core.redaction import redact_words
 from allranks.core.shell import join
-from allranks.job.layers import Layer
+from allranks.job.layers import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.plan_explanation import explain
 from allranks.job.resolve import resolve
@@ -22,7 +22,7 @@ def make_plan(
     parameters: dict[str, Any],
     scheduler: str,
     *,
-    between: tuple[Layer, ...] = (),
+    between: tuple[JobLayer, ...] = (),
     detect: bool = False,
 ) -> Plan:
     """The plan of what was typed, explained and annotated on stderr as far as the user asked."""

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Also one that has finished, or of which nobody knows.")
 @click.option("--max-attempts", type=click.IntRange(1), metavar="N", help="Attempts in all.")
 @click.option(
-    "--max-fruitless", type=click.IntRange(1), metavar="N", help="Those in a row without progress."
+    "--max-no-progress",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Those in a row without progress.",
 )
 @click.option("--time", "-t", metavar="TIME", help="A new time limit of the job: 2h, 12:00:00.")
 @click.option("--follow", "-f", is_flag=True, help="Stay and show the logs until it ends.")

@@ -1,6 +1,6 @@
 """The Job: what to run and on how much, from options, files and sites."""
 
 from allranks.job.fields import Job
-from allranks.job.plan import Plan, Shape
+from allranks.job.plan import JobShape, Plan
 
-__all__ = ["Job", "Plan", "Shape"]
+__all__ = ["Job", "JobShape", "Plan"]

@@ -23,7 +23,7 @@ from allranks.core.units import Gpus
 from allranks.errors import JobError
 from allranks.job.fields import Job, flag
 from allranks.job.layers import Origin
-from allranks.job.plan import Plan, Shape
+from allranks.job.plan import JobShape, Plan
 from allranks.job.requeue_checks import going_on_notes
 
 TASK_PER_RANK = frozenset({"srun", "mpirun", "horovod"})
@@ -67,7 +67,7 @@ class Derivation:
         if job.gpus_per_task:
             gpus = Gpus(job.gpus_per_task.count * tasks, job.gpus_per_task.type)
             self._derive("gpus_per_node", gpus, f"{job.gpus_per_task.count} × {tasks} tasks")
-        shape = self._resources(Shape(nodes, ranks, tasks, gpus))
+        shape = self._resources(JobShape(nodes, ranks, tasks, gpus))
         self._compare_ranks_with_gpus(shape)
         self.notes += going_on_notes(job)
         if self.site is not None and self.scheduler == "slurm":
@@ -203,7 +203,7 @@ class Derivation:
             self._derive("tasks_per_node", wanted, why)
         return wanted
 
-    def _resources(self, shape: Shape) -> Shape:
+    def _resources(self, shape: JobShape) -> JobShape:
         """CPUs and memory: what was given, else the share of the node."""
         job, node = self.job, self._node_shape(shape)
         cpus, memory = job.cpus_per_task, job.memory
@@ -228,14 +228,14 @@ class Derivation:
             return NodeShare(node.usable_cpus, 0, "the whole node, as it is exclusive")
         return share_of_node(node, gpus)
 
-    def _node_shape(self, shape: Shape) -> NodeShape | None:
+    def _node_shape(self, shape: JobShape) -> NodeShape | None:
         """The kind of node that the job will get, where the site tells."""
         if self.site is None or not self.site.partitions or self.scheduler != "slurm":
             return None
         request = self._request(shape)
         return select_node_shape(select_partition(self.site, request), request)
 
-    def _request(self, shape: Shape) -> ResourceRequest:
+    def _request(self, shape: JobShape) -> ResourceRequest:
         cpus = shape.cpus_per_task or self.job.cpus_per_task
         return ResourceRequest(
             nodes=shape.nodes,
@@ -247,7 +247,7 @@ class Derivation:
             partition=self.job.partition,
         )
 
-    def _compare_ranks_with_gpus(self, shape: Shape) -> None:
+    def _compare_ranks_with_gpus(self, shape: JobShape) -> None:
         gpus, ranks = shape.gpus_per_node.count, shape.ranks_per_node
         if self.launcher == "python" or gpus in (0, ranks):
             return
@@ -262,7 +262,7 @@ class Derivation:
                 f"Use {flag('nprocs')} {gpus * shape.nodes}."
             )
 
-    def _check_site(self, site: Site, shape: Shape) -> None:
+    def _check_site(self, site: Site, shape: JobShape) -> None:
         if missing := [name for name in site.requires if not getattr(self.job, name, None)]:
             options = " and ".join(flag(name) for name in missing)
             raise JobError(

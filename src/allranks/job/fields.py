@@ -22,7 +22,7 @@ GROUPS = ("What to run", "How much", "Queue", "Launch", "Environment", "Run fold
 
 
 @dataclass(frozen=True)
-class Option:
+class FieldOption:
     """What the command line, the files and the docs need to know of a field."""
 
     help: str
@@ -40,7 +40,7 @@ class Option:
 
 def option(help: str, group: str, **how: Any) -> Any:  # noqa: A002
     """A field of Job, with what the command needs to know of it."""
-    spec = Option(help, group, **how)
+    spec = FieldOption(help, group, **how)
     empty: dict[str, Any] = {}
     if spec.many:
         table = spec.parse in (parse.pairs, parse.variables, parse.directives)
@@ -146,7 +146,7 @@ class Job:
     max_attempts: int | None = _queue(
         "Attempts in all after which --requeue ends [default: 100].", parse=parse.count, metavar="N"
     )
-    max_fruitless: int | None = _queue(
+    max_no_progress: int | None = _queue(
         "Attempts in a row without a newer checkpoint after which it stops [default: 3].",
         parse=parse.count,
         metavar="N",
@@ -279,7 +279,7 @@ class Job:
         object.__setattr__(self, "args", parse.words(self.args))
 
 
-def read(name: str, value: Any, spec: Option) -> Any:
+def read(name: str, value: Any, spec: FieldOption) -> Any:
     """The field's value, or an error that names the field."""
     from allranks.errors import UsageError
 
@@ -291,16 +291,16 @@ def read(name: str, value: Any, spec: Option) -> Any:
         raise UsageError(f"{flag(name, spec)}: {error}") from None
 
 
-def flag(name: str, spec: Option | None = None) -> str:
+def flag(name: str, spec: FieldOption | None = None) -> str:
     """The option that gives a field: ``--gpus-per-node``."""
     spec = spec or options()[name]
     return "--" + (spec.spelling or name.replace("_", "-"))
 
 
-_OPTIONS: dict[str, Option] = {}
+_OPTIONS: dict[str, FieldOption] = {}
 
 
-def options() -> dict[str, Option]:
+def options() -> dict[str, FieldOption]:
     """The fields that options and files can give, by name."""
     if not _OPTIONS:
         _OPTIONS.update(

@@ -29,7 +29,7 @@ _PATHS = (
 
 
 @dataclass(frozen=True)
-class Layer:
+class JobLayer:
     """Values from one place."""
 
     source: str
@@ -47,7 +47,7 @@ class Origin:
         return f"{self.source}: {self.why}" if self.why else self.source
 
 
-def merge(layers: list[Layer]) -> tuple[Job, dict[str, Origin]]:
+def merge(layers: list[JobLayer]) -> tuple[Job, dict[str, Origin]]:
     """One job out of all layers, the last one strongest. Tables are merged key by key."""
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
@@ -64,7 +64,7 @@ def merge(layers: list[Layer]) -> tuple[Job, dict[str, Origin]]:
     return Job(**values), origins
 
 
-def file_layer(path: Path) -> Layer:
+def file_layer(path: Path) -> JobLayer:
     """The job in a TOML file: ``allranks.toml``, or the ``[tool.allranks]`` table of a pyproject."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -77,17 +77,17 @@ def file_layer(path: Path) -> Layer:
     values = _known(data, str(path))
     if path.parent.resolve() != Path.cwd():
         values = {name: _beside(path.parent, name, value) for name, value in values.items()}
-    return Layer(path.name, values)
+    return JobLayer(path.name, values)
 
 
-def site_layer(site: Site) -> Layer:
+def site_layer(site: Site) -> JobLayer:
     """The site's defaults for the job, its environment and its variables."""
     values: dict[str, Any] = {**site.environment, **site.job}
     if site.variables:
         values["env"] = {**site.variables, **values.get("env", {})}
     if site.interface:
         values.setdefault("interface", site.interface)
-    return Layer(f"site {site.name}", _known(values, f"site {site.name}"))
+    return JobLayer(f"site {site.name}", _known(values, f"site {site.name}"))
 
 
 def find_file(start: Path) -> Path | None:

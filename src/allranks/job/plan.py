@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shape:
+class JobShape:
     """How many of everything."""
 
     nodes: int
@@ -49,7 +49,7 @@ class Plan:
     """The resolved job: what ``script`` prints, ``submit`` sends and ``run`` starts."""
 
     job: Job
-    shape: Shape
+    shape: JobShape
     launcher: str
     site: Site | None = None
     origins: dict[str, Origin] = field(default_factory=dict)

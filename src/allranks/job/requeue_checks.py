@@ -9,7 +9,7 @@ from allranks.job.fields import Job, flag
 def going_on_notes(job: Job) -> list[str]:
     """Limits of something that was not asked for; a signal that would be misread is refused."""
     _refuse_term(job)
-    given = [flag(name) for name in ("max_attempts", "max_fruitless") if getattr(job, name)]
+    given = [flag(name) for name in ("max_attempts", "max_no_progress") if getattr(job, name)]
     if not given or job.requeue or job.restarts:
         return []
     without = f"without {flag('requeue')} or {flag('restarts')}"

@@ -13,7 +13,7 @@ from allranks.errors import JobError, UsageError
 from allranks.job.derivation import derive
 from allranks.job.fields import Job
 from allranks.job.framework_files import check_files
-from allranks.job.layers import Layer, file_layer, find_file, given, merge, site_layer
+from allranks.job.layers import JobLayer, file_layer, find_file, given, merge, site_layer
 from allranks.job.plan import Plan
 
 
@@ -23,7 +23,7 @@ def resolve(
     *,
     source: str = "command line",
     config: str | None = None,
-    between: tuple[Layer, ...] = (),
+    between: tuple[JobLayer, ...] = (),
     detect: bool = False,
 ) -> Plan:
     """The plan of a job.
@@ -31,7 +31,7 @@ def resolve(
     ``between`` lies under the user's values (an allocation, this machine). ``detect`` asks the cluster
     itself when no site file knows it.
     """
-    own = Layer(source, given(values) if isinstance(values, Job) else values)
+    own = JobLayer(source, given(values) if isinstance(values, Job) else values)
     path = Path(config) if config else find_file(Path.cwd())
     file = [file_layer(path)] if path else []
     named = next((x.values["site"] for x in (own, *file) if x.values.get("site")), None)

@@ -17,7 +17,7 @@ from allranks.core.shell import quote
 from allranks.errors import JobError, MissingDependencyError
 from allranks.job.launchers import LAUNCHERS, Launcher, Place
 from allranks.job.launchers.horovodrun import needs_table
-from allranks.job.layers import Layer
+from allranks.job.layers import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.sbatch.attempt_lines import limits
 from allranks.runs.attempt import Attempt
@@ -42,9 +42,9 @@ from allranks.schedulers.run_setup import (
 )
 
 
-def machine_layer(gpus: int) -> Layer:
+def machine_layer(gpus: int) -> JobLayer:
     """What this machine has, as values of a job: one rank per GPU unless the user says otherwise."""
-    return Layer("this machine", {"gpus_per_node": str(gpus)} if gpus else {})
+    return JobLayer("this machine", {"gpus_per_node": str(gpus)} if gpus else {})
 
 
 def start_here(

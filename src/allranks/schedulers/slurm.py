@@ -11,7 +11,7 @@ from allranks.cluster.slurm.commands import run_slurm
 from allranks.cluster.slurm.submission import submit
 from allranks.cluster.slurm.submit_environment import clean_environment
 from allranks.errors import JobError
-from allranks.job.layers import Layer
+from allranks.job.layers import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.sbatch import body_lines, render
 from allranks.runs.atomic_files import read_json, write_json, write_text
@@ -80,7 +80,7 @@ def expected_start(text: str, cwd: str | None) -> str | None:
     return said.removeprefix("sbatch: ").strip() or None
 
 
-def allocation_layer(env: dict[str, str]) -> Layer | None:
+def allocation_layer(env: dict[str, str]) -> JobLayer | None:
     """The allocation that this process stands in (salloc, a batch script), as values of a job."""
     job_id = env.get("SLURM_JOB_ID")
     if not job_id or _inside_step(env):
@@ -92,7 +92,7 @@ def allocation_layer(env: dict[str, str]) -> Layer | None:
         values["gpus_per_node"] = gpus
     if cpus := env.get("SLURM_CPUS_PER_TASK"):
         values["cpus_per_task"] = int(cpus)
-    return Layer(f"allocation {job_id}", values)
+    return JobLayer(f"allocation {job_id}", values)
 
 
 def _inside_step(env: dict[str, str]) -> bool:

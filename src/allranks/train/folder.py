@@ -116,7 +116,7 @@ def _new_run(root: str, name: str) -> Path:
             if code is None:
                 code = 1 if hasattr(sys, "last_value") else 0
             if not code and attempt.interrupted:
-                code = Interrupted.GO_ON
+                code = Interrupted.EXIT_CODE
             write_json(attempt.path / "end.json", {"exit_code": code, "end": now()})
 
     atexit.register(end)

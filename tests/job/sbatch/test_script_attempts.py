@@ -191,7 +191,9 @@ def test_a_script_that_was_printed_finds_its_folder_again(stage: Stage) -> None:
     folder = stage.work / "runs" / "train-7"
     assert told.of("sbatch")[0][-1] == str(folder / "job.sh")
     assert (folder / "job.sh").read_text() == render(plan)
-    assert f"ALLRANKS_GO_ON_IN={folder}" in (stage.folder / "notes.sbatch").read_text().split("\0")
+    assert f"ALLRANKS_RESUME_DIR={folder}" in (stage.folder / "notes.sbatch").read_text().split(
+        "\0"
+    )
 
 
 def test_a_script_that_was_printed_is_copied_once(stage: Stage) -> None:

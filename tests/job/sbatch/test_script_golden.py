@@ -58,7 +58,7 @@ ODD: dict[str, dict[str, Any]] = {
     "requeue-array": {"requeue": True, "array": "0-9", "exclude": "n9", "container": "i.sif"},
     "restarts": {"nodes": 1, "restarts": 2},
     "requeue-restarts": {
-        "requeue": True, "restarts": 2, "max_attempts": 20, "max_fruitless": 5, "launcher": "torchrun",
+        "requeue": True, "restarts": 2, "max_attempts": 20, "max_no_progress": 5, "launcher": "torchrun",
     },
     "requeue-no-agent": {"nodes": 1, "requeue": True, "agent": False},
     "setup-on-node": {"modules": ["cuda"], "setup_on": "node"},

@@ -71,7 +71,7 @@ def test_ranks_that_left_go_on_while_they_get_further(life: Life) -> None:
 
 
 def test_a_resumption_that_saves_only_what_it_loaded_has_not_moved(life: Life) -> None:
-    policy = Policy(requeue=True, max_fruitless=1)
+    policy = Policy(requeue=True, max_no_progress=1)
     attempt = life.attempt(left="soon over")
     AttemptProgress(first_step=40, step=45, saved_step=40).write(attempt.path)
     assert after(End(attempt, 0, policy)).next == "stop"
@@ -110,7 +110,7 @@ def test_restarts_are_counted_on_in_a_job_that_only_took_other_nodes(life: Life)
 
 
 def test_restarts_of_ranks_that_tell_nothing_are_those_that_were_asked_for(life: Life) -> None:
-    policy = Policy(restarts=5, max_fruitless=2)
+    policy = Policy(restarts=5, max_no_progress=2)
     assert [life.end(1, policy).next for _ in range(6)] == ["restart"] * 5 + ["stop"]
 
 
@@ -148,7 +148,7 @@ def test_a_mistake_is_not_repeated(life: Life, code: int) -> None:
 
 
 def test_a_crash_is_repeated_as_often_as_was_asked_for(life: Life) -> None:
-    policy = Policy(restarts=2, max_fruitless=9)
+    policy = Policy(restarts=2, max_no_progress=9)
     assert [life.end(1, policy).next for _ in range(3)] == ["restart", "restart", "stop"]
     # In another life of the job the count begins anew.
     assert life.end(1, policy, restart=1).next == "restart"

@@ -13,17 +13,17 @@ from allranks.schedulers.resume_run import changed_script, last_attempt_note
 
 SCRIPT = """#!/bin/bash
 #SBATCH --time=01:00:00
-policy=(--requeue --max-attempts=100 --max-fruitless=3 --restarts=0)
+policy=(--requeue --max-attempts=100 --max-no-progress=3 --restarts=0)
 echo "--max-attempts=100"
 """
 
 
 def test_only_what_was_asked_for_changes() -> None:
     assert changed_script(SCRIPT, {"max_attempts": None, "time": None}) == SCRIPT
-    changed = changed_script(SCRIPT, {"max_attempts": 7, "max_fruitless": None, "time": 7200})
+    changed = changed_script(SCRIPT, {"max_attempts": 7, "max_no_progress": None, "time": 7200})
     assert changed.splitlines()[1:] == [
         "#SBATCH --time=02:00:00",
-        "policy=(--requeue --max-attempts=7 --max-fruitless=3 --restarts=0)",
+        "policy=(--requeue --max-attempts=7 --max-no-progress=3 --restarts=0)",
         'echo "--max-attempts=100"',
     ]
 

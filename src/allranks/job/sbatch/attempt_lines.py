@@ -17,7 +17,7 @@ from allranks.runtime.agent.requeue_policy import Policy
 OWN_FOLDER = '"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
 """The run folder of a script that was printed, not submitted: one for each submission."""
 
-GO_ON = Interrupted.GO_ON
+SAVED = Interrupted.EXIT_CODE
 
 
 def requeues(plan: Plan) -> bool:
@@ -38,7 +38,10 @@ def follows_up(plan: Plan) -> bool:
 def limits(plan: Plan) -> Policy:
     """How often the script may go on."""
     usual, job = Policy(), plan.job
-    most, idle = job.max_attempts or usual.max_attempts, job.max_fruitless or usual.max_fruitless
+    most, idle = (
+        job.max_attempts or usual.max_attempts,
+        job.max_no_progress or usual.max_no_progress,
+    )
     return Policy(requeues(plan), most, idle, job.restarts or usual.restarts)
 
 
@@ -55,7 +58,7 @@ def folder_lines(plan: Plan, run_dir: str | None) -> list[str]:
         return lines
     folder = quote(run_dir) if run_dir else OWN_FOLDER
     if requeues(plan) and not run_dir:
-        folder = f"${{ALLRANKS_GO_ON_IN:-{folder}}}"
+        folder = f"${{ALLRANKS_RESUME_DIR:-{folder}}}"
     lines += [f"run_folder={folder}", 'mkdir -p "$run_folder/attempts"']
     if requeues(plan) and not run_dir:
         lines.append(
@@ -160,7 +163,7 @@ def end_lines(plan: Plan, agent_is_on: str) -> list[str]:
     if follows_up(plan):
         return _decided_end(plan)
     return [
-        f"if ((code == 0)) && [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code={GO_ON}; fi  # saved, not finished",
+        f"if ((code == 0)) && [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code={SAVED}; fi  # saved, not finished",
         'if ((code == 0)); then touch "$finished"; fi',
         f"if ((code != 0)){agent_is_on}; then  # show the first error, leave with its code",
         f'  first=$({agent_words(plan, "summary")} "$ALLRANKS_ATTEMPT_DIR" "$code" | tail -n 1) || true',
@@ -177,8 +180,8 @@ def _plain_end(plan: Plan) -> list[str]:
         return ['exit "$code"']
     most = limits(plan).max_attempts
     return [
-        f"# Exit code {GO_ON}: the training has saved itself and wants to go on; not when it was cancelled.",
-        f"if ((code == {GO_ON} && ${{SLURM_RESTART_COUNT:-0}} < {most - 1})) &&",
+        f"# Exit code {SAVED}: the training has saved itself and wants to go on; not when it was cancelled.",
+        f"if ((code == {SAVED} && ${{SLURM_RESTART_COUNT:-0}} < {most - 1})) &&",
         f'  [[ $(timeout 30 scontrol show job -o "{job_id(plan)}") == *JobState=RUNNING* ]]; then',
         f'  timeout 30 scontrol requeue "{job_id(plan)}"',
         "fi",

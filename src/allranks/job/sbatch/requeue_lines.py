@@ -10,7 +10,7 @@ from allranks.core.shell import quote
 from allranks.job.plan import Plan
 from allranks.job.sbatch.attempt_lines import (
     END,
-    GO_ON,
+    SAVED,
     agent_words,
     asks_agent,
     follows_up,
@@ -30,7 +30,7 @@ def going_on_lines(plan: Plan, own_folder: bool) -> list[str]:
     requeue = "--requeue " if requeues(plan) else ""
     policy = limits(plan)
     return [
-        f"policy=({requeue}--max-attempts={policy.max_attempts} --max-fruitless={policy.max_fruitless}"
+        f"policy=({requeue}--max-attempts={policy.max_attempts} --max-no-progress={policy.max_no_progress}"
         f" --restarts={policy.restarts})",
         f"job={job_id(plan)}",
         *(["told='' settled=''"] if requeues(plan) else []),
@@ -73,14 +73,14 @@ def _decide_alone(plan: Plan, most: int) -> list[str]:
         ended = f"-n $told || -e $run_folder/cancelled || {ended}"
     lines = [
         "# Without allranks on the nodes: on while the ranks leave on purpose.",
-        f"if [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code={GO_ON}; fi",
+        f"if [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code={SAVED}; fi",
         END,
         "next=stop result=$code",
         f"if [[ {ended} ]]; then return 0; fi",
         'if ((code == 0)); then next="done"; fi',
     ]
     if requeues(plan):
-        lines.append(f"if ((code == {GO_ON} && attempt < {most})); then next=requeue; fi")
+        lines.append(f"if ((code == {SAVED} && attempt < {most})); then next=requeue; fi")
     return lines
 
 
@@ -98,7 +98,7 @@ def _back_to_the_queue(plan: Plan, own_folder: bool) -> list[str]:
         '    decide "$@" ${refused:+--refused}',
         "  done",
         '  decide "$@" --stuck',
-        f"  result={GO_ON}",
+        f"  result={SAVED}",
         "}",
         "as_decided() {  # a job that was cancelled meanwhile must not come back",
         "  local state='JobState=[^ ]+( Reason=[^ ]+)?' now",
@@ -124,7 +124,7 @@ def _back_to_the_queue(plan: Plan, own_folder: bool) -> list[str]:
 
 
 def _resubmit(plan: Plan, own_folder: bool) -> list[str]:
-    own = "ALLRANKS_GO_ON_IN=$run_folder " if own_folder else ""
+    own = "ALLRANKS_RESUME_DIR=$run_folder " if own_folder else ""
     array = '--array="$SLURM_ARRAY_TASK_ID" ' if plan.job.array else ""
     return [
         "resubmit() {  # a new job that starts after this one, once for each attempt",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from allranks.errors import JobError, UsageError
-from allranks.job.layers import Layer
+from allranks.job.layers import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.resolve import resolve
 from allranks.observe.scaling.arguments import fill
@@ -29,7 +29,7 @@ def prepare_point(study: Study, point: Point) -> Plan:
     return plan
 
 
-def plan_point(study: Study, point: Point, machine: Layer | None = None) -> Plan:
+def plan_point(study: Study, point: Point, machine: JobLayer | None = None) -> Plan:
     """The plan of one point, with its name, its arguments and what tells the ranks of the study.
 
     ``machine`` is what this machine or the allocation around has.
@@ -58,7 +58,7 @@ def plan_point(study: Study, point: Point, machine: Layer | None = None) -> Plan
     return replace(plan, job=job)
 
 
-def _here(study: Study, point: Point, machine: Layer | None) -> dict[str, str]:
+def _here(study: Study, point: Point, machine: JobLayer | None) -> dict[str, str]:
     """On this machine a job file's nodes do not count, and so many ranks use so many GPUs."""
     if study.where != "local":
         return {}
@@ -91,7 +91,7 @@ def note_machine(study: Study) -> None:
         study.threads = max(1, study.machine_cpus // max(study.sizes))
 
 
-def machine_layer_of(where: str) -> Layer | None:
+def machine_layer_of(where: str) -> JobLayer | None:
     """What lies under the user's values: this machine's GPUs, or the allocation around."""
     if where == "local":
         from allranks.schedulers.local import local_gpus, machine_layer
@@ -109,7 +109,7 @@ def machine_layer_of(where: str) -> Layer | None:
     return None
 
 
-def check_room(study: Study, point: Point, plan: Plan, machine: Layer | None) -> None:
+def check_room(study: Study, point: Point, plan: Plan, machine: JobLayer | None) -> None:
     """Refuse a point that the machine or the allocation around cannot hold, in words of its own."""
     if study.where == "allocation" and machine is not None:
         there = int(machine.values.get("nodes", 1))

@@ -104,7 +104,7 @@ def _between(found: argparse.Namespace) -> Options:
         found.verb,
         attempt=found.attempt,
         exit_code=found.exit_code,
-        policy=Policy(found.requeue, found.max_attempts, found.max_fruitless, found.restarts),
+        policy=Policy(found.requeue, found.max_attempts, found.max_no_progress, found.restarts),
         job=found.job,
         nodes=found.nodes,
         told=found.told,
@@ -192,7 +192,7 @@ def _add_between(verbs: Any) -> None:
         each.add_argument("attempt")
         each.add_argument("--requeue", action="store_true", help="it may go on in another job")
         each.add_argument("--max-attempts", type=int, default=Policy().max_attempts)
-        each.add_argument("--max-fruitless", type=int, default=Policy().max_fruitless)
+        each.add_argument("--max-no-progress", type=int, default=Policy().max_no_progress)
         each.add_argument("--restarts", type=int, default=Policy().restarts)
         each.add_argument("--job", default="", help="what scontrol show job -o says")
         each.add_argument("--nodes", action="store_true", help="scontrol show node -o is on stdin")

@@ -73,8 +73,8 @@ class End:
 def after(end: End) -> Decision:
     """Decide what follows an attempt that is over, and write it into its folder."""
     attempt = end.attempt
-    if end.code == Interrupted.GO_ON and not attempt.interrupted:
-        note_interrupted(attempt.path, f"it left with exit code {Interrupted.GO_ON}")
+    if end.code == Interrupted.EXIT_CODE and not attempt.interrupted:
+        note_interrupted(attempt.path, f"it left with exit code {Interrupted.EXIT_CODE}")
     if end.lost:
         write_json(attempt.path / "nodes.json", {"nodes": end.lost})
     decision = decide(end, _story(attempt))
@@ -138,13 +138,13 @@ def _cause(end: End) -> str:
 def _go_on(end: End, entries: list[AttemptSummary], outcome: str, why: str) -> Decision:
     """Once more through the queue, while that is allowed and gets the model further."""
     policy, count, idle = end.policy, len(entries), attempts_without_progress(entries)
-    code = end.code or Interrupted.GO_ON
+    code = end.code or Interrupted.EXIT_CODE
     if not policy.requeue:
         text = f"{why} It has not finished; go on with: allranks resume {end.run.name}"
         return Decision("stop", code, outcome, text)
     if count >= policy.max_attempts:
         return Decision("stop", code, outcome, f"{why} {_last(end, count)}")
-    if idle >= policy.max_fruitless:
+    if idle >= policy.max_no_progress:
         text = f"{why} {_idle(idle)}: it stops."
         return Decision("stop", code, outcome, text)
     if end.stuck:  # the record must not say that it goes on
@@ -169,7 +169,7 @@ def _crashed(end: End, entries: list[AttemptSummary]) -> Decision:
         text = f"{failed} after {done} of {allowed} restarts." if allowed else f"{failed}."
     elif len(entries) >= end.policy.max_attempts:
         text = f"{failed}. {_last(end, len(entries))}"
-    elif tells and idle >= end.policy.max_fruitless:
+    elif tells and idle >= end.policy.max_no_progress:
         text = f"{failed}. {_idle(idle)}: it stops."
     else:
         text = f"{failed}; its ranks are started again{_saved(entries)}, restart {done + 1} of {allowed}."
@@ -205,7 +205,7 @@ def _saved(entries: list[AttemptSummary]) -> str:
 
 def _idle(count: int) -> str:
     who = "1 attempt" if count == 1 else f"{count} attempts in a row"
-    return f"{who} left no newer checkpoint (--max-fruitless)"
+    return f"{who} left no newer checkpoint (--max-no-progress)"
 
 
 def _sentence(reason: str) -> str:

@@ -36,7 +36,7 @@ def before(attempt: Attempt, policy: Policy, nodes: str, exclude: str) -> tuple[
     told = [record_kill(earlier[-1], nodes)] if earlier[-1].exit_code is None else []
     if reason := _too_often(attempt, policy, earlier):
         _stop(attempt, reason)
-        return f"stop {Interrupted.GO_ON}", reason
+        return f"stop {Interrupted.EXIT_CODE}", reason
     if bad := _bad_here(run, attempt, exclude):
         told.append(f"{', '.join(bad)} failed {TWICE} times in this run and is kept away from.")
         attempt.finish(0, outcome="moved away", reason=told[-1], next="resubmit")
@@ -67,8 +67,8 @@ def _too_often(attempt: Attempt, policy: Policy, earlier: list[Attempt]) -> str:
     if len(earlier) >= policy.max_attempts:
         return f"{len(earlier)} attempts were made, as many as --max-attempts allows: it stops."
     idle = attempts_without_progress(task_history([Attempt.open(each.path) for each in earlier]))
-    if idle >= policy.max_fruitless:
-        return f"{idle} attempts in a row left no newer checkpoint (--max-fruitless): it stops."
+    if idle >= policy.max_no_progress:
+        return f"{idle} attempts in a row left no newer checkpoint (--max-no-progress): it stops."
     return ""
 
 
@@ -82,7 +82,7 @@ def _by_itself(attempt: Attempt) -> bool:
 
 
 def _stop(attempt: Attempt, reason: str) -> None:
-    attempt.finish(Interrupted.GO_ON, outcome="stopped", reason=reason, next="stop")
+    attempt.finish(Interrupted.EXIT_CODE, outcome="stopped", reason=reason, next="stop")
 
 
 def _bad_here(run: Path, attempt: Attempt, exclude: str) -> list[str]:

@@ -16,7 +16,7 @@ from allranks.runtime.agent.children import Child
 from allranks.runtime.agent.linux_processes import children, descendants
 from allranks.runtime.agent.rank_pipes import Output
 
-_LEFT = f"it left with exit code {Interrupted.GO_ON}"
+_LEFT = f"it left with exit code {Interrupted.EXIT_CODE}"
 
 Ended = list[tuple[Child, int]]
 """Ranks that have ended, with their exit codes; minus the signal for those that one killed."""
@@ -63,8 +63,8 @@ class Ends:
         """
         for child, code in ended:
             self._output.drain(child.pid)
-            self._goes_on |= code == Interrupted.GO_ON
-        bad = [each for each in ended if each[1] not in (0, Interrupted.GO_ON)]
+            self._goes_on |= code == Interrupted.EXIT_CODE
+        bad = [each for each in ended if each[1] not in (0, Interrupted.EXIT_CODE)]
         for (when, text), child, code in self._explained(bad):
             status = (code, None) if code > 0 else (128 - code, -code)
             # A rank that ended because we told it to is no failure.
@@ -80,7 +80,7 @@ class Ends:
         crash, for which it would end the ranks of other nodes in the middle of their saves.
         """
         if self._goes_on and not self._code:
-            self._code = 0 if self._note() else Interrupted.GO_ON
+            self._code = 0 if self._note() else Interrupted.EXIT_CODE
         return self._code
 
     def leftovers(self) -> list[int]:

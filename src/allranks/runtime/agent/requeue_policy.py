@@ -12,7 +12,7 @@ class Policy(NamedTuple):
     """It may go on in another job, or another life of the same one."""
     max_attempts: int = 100
     """Attempts in all, restarts in place included."""
-    max_fruitless: int = 3
+    max_no_progress: int = 3
     """Attempts in a row without a newer checkpoint after which it stops."""
     restarts: int = 0
     """How often crashed ranks are started again in the same allocation."""

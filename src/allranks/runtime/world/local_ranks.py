@@ -27,7 +27,7 @@ _CAUSE_SECONDS, _LONGEST_CAUSE_SECONDS = 2.0, 15.0
 """How long a failure may lag behind the broken connection that it causes elsewhere; and where the error
 says that a connection broke: Python with its libraries may take long to end on a busy machine."""
 _DRAIN_SECONDS = 1.0
-_GOOD = (0, Interrupted.GO_ON)
+_GOOD = (0, Interrupted.EXIT_CODE)
 """A rank that saved and left on purpose has not failed; all of them leave then."""
 last_words: list[Callable[[int], None]] = []
 """Called with the exit code when a rank has failed: such an end runs no exit handlers."""

@@ -20,7 +20,7 @@
 set -eo pipefail
 
 # --- Folder ------------------------------------------------------------------
-run_folder=${ALLRANKS_GO_ON_IN:-"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"}
+run_folder=${ALLRANKS_RESUME_DIR:-"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"}
 mkdir -p "$run_folder/attempts"
 [[ -e $run_folder/job.sh ]] || cp "$0" "$run_folder/job.sh"  # to submit it again
 finished=$run_folder/finished-$SLURM_ARRAY_TASK_ID
@@ -38,7 +38,7 @@ end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "${SLURM_ARRAY_JOB
 if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
 
 # --- What follows an attempt -------------------------------------------------
-policy=(--requeue --max-attempts=100 --max-fruitless=3 --restarts=0)
+policy=(--requeue --max-attempts=100 --max-no-progress=3 --restarts=0)
 job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 told='' settled=''
 slurm() {  # it may hang, and write times as the user likes them
@@ -108,7 +108,7 @@ submit() (  # a shell of its own: nothing of this job goes along
   for name in "${!SLURM@}" ALLRANKS_DEADLINE; do
     if [[ $name != SLURM_CONF ]]; then unset "$name"; fi
   done
-  ALLRANKS_GO_ON_IN=$run_folder sbatch "${options[@]}" "$@" "$run_folder/job.sh"
+  ALLRANKS_RESUME_DIR=$run_folder sbatch "${options[@]}" "$@" "$run_folder/job.sh"
 )
 settle() {  # Slurm ends the job: KILL follows, so the way back is taken before the ranks have left
   trap 'told=1' TERM

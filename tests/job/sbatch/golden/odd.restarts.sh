@@ -28,7 +28,7 @@ end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "$SLURM_JOB_ID" -o
 if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
 
 # --- What follows an attempt -------------------------------------------------
-policy=(--max-attempts=100 --max-fruitless=3 --restarts=2)
+policy=(--max-attempts=100 --max-no-progress=3 --restarts=2)
 job=$SLURM_JOB_ID
 slurm() {  # it may hang, and write times as the user likes them
   SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"

@@ -3,12 +3,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 JOBS   ?= 2
 FRAMEWORKS = horovod tensorflow transformers mpi
-FRAMEWORK_TESTS = $(BIN)/python -m pytest -m slow tests/frameworks -n $(JOBS) --dist loadfile --timeout 900
-ENDS   = tests/soak/test_soak_local.py tests/soak/test_soak_faults.py
-SOAK_TESTS = $(BIN)/python -m pytest -m slow tests/soak tests/train tests/schedulers/slurm $(ENDS:%=--ignore=%) -n $(JOBS) \
-	--dist worksteal --timeout 1800
-AGAIN  = $(FRAMEWORK_TESTS) --last-failed --last-failed-no-failures none $(ARGS)
 BIN     = $(VENV)/bin
+# --second-try runs failed tests again, alone, and lists those that pass then under FLAKY (tests/second_try.py).
+PYTEST  = $(BIN)/python -m pytest -n $(JOBS) --second-try
+# Random moments and bit-exact results: a failure here is never chance.
+ENDS    = tests/soak/test_soak_local.py tests/soak/test_soak_faults.py
 PIP     = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -50,15 +49,14 @@ system:  ## install Slurm, MPI, shellcheck, a browser and tmux from the distribu
 	@bash scripts/system-packages
 
 test: system $(VENV)/test  ## run all tests; what cannot run here is skipped with its reason
-	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist worksteal $(ARGS)
+	$(PYTEST) -m 'not slow' --dist worksteal $(ARGS)
 
 test-soak: system $(VENV)/test  ## a slow leg: trainings ended in every way, hundreds of times, and what takes long
 	$(BIN)/python -m pytest -m slow $(ENDS) -n $(JOBS) --dist worksteal --timeout 1800 $(ARGS)
-	@# These wait for Slurm's clocks: what failed on a busy machine gets another try.
-	$(SOAK_TESTS) $(ARGS) || $(SOAK_TESTS) --last-failed --last-failed-no-failures none $(ARGS)
+	$(PYTEST) -m slow tests/soak tests/train tests/schedulers/slurm $(ENDS:%=--ignore=%) --dist worksteal --timeout 1800 $(ARGS)
 
 test-slurm-versions: system $(VENV)/test  ## a slow leg: Slurm 24.11 and 26.05 for real (as root)
-	$(BIN)/python -m pytest -m slow tests/versions --timeout 1500 $(ARGS)
+	$(PYTEST) -n 0 -m slow tests/versions --timeout 1500 $(ARGS)
 
 test-frameworks: $(VENV)/test  ## a slow leg: Horovod, TensorFlow, DeepSpeed, MPI, containers for real
 	@bash scripts/system-packages frameworks
@@ -66,8 +64,7 @@ test-frameworks: $(VENV)/test  ## a slow leg: Horovod, TensorFlow, DeepSpeed, MP
 	  scripts/framework-venv $$name .cache/frameworks/$$name || [ $$? = 77 ] || exit 1; done
 	@echo "DeepSpeed's shared memory for CPUs"; PATH="$$PWD/$(BIN):$$PATH" DS_ACCELERATOR=cpu $(BIN)/python -c \
 	  'from deepspeed.accelerator import get_accelerator as a; a().create_op_builder("ShareMemCommBuilder").load(verbose=False)'
-	@# Hundreds of processes start one after the other: what failed on a busy machine gets other tries.
-	$(FRAMEWORK_TESTS) $(ARGS) || $(AGAIN) || $(AGAIN)
+	$(PYTEST) -m slow tests/frameworks --dist loadfile --timeout 900 $(ARGS)
 
 check: $(VENV)/check  ## lint, format, types and import layers
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ import pytest
 
 from command_rig import ROOT, Allranks, runner
 
+pytest_plugins = ["second_try", "random_order"]
 BIN = Path(sys.executable).parent
 
 # Started in the background, a shell makes us and all our children deaf to Ctrl-C, which is tested.

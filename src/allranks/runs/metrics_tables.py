@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from allranks.errors import MissingDependencyError, UsageError, did_you_mean
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import attempts_of
-from allranks.runs.fit_boundaries import Fits
 from allranks.runs.jsonl_tail import JsonlTail
+from allranks.runs.metrics_file import read_metrics
 from allranks.runs.node_samples import NodeSource, find_nodes
 
 if TYPE_CHECKING:
@@ -98,12 +98,9 @@ class Metrics:
 
     def _lines(self, kind: str) -> Iterator[dict[str, Any]]:
         for task, folder in task_folders(self.path):
-            fits = Fits()
-            for line in _read(folder / "metrics.jsonl"):
-                if line.get("kind") == "train":
-                    fits.begins(_number(line.get("step")), _number(line.get("fit")))
+            for line in read_metrics(folder):
                 if line.get("kind") == kind:
-                    row = _line_row(line, fits.number)
+                    row = _line_row(line)
                     yield {"task": task, **row} if task else row
 
     def _windows(self) -> Iterator[Columns]:
@@ -166,14 +163,10 @@ def _named(attempt: Attempt) -> dict[str, Any]:
     return {"attempt": attempt.number, **task}
 
 
-def _number(value: object) -> float | None:
-    return value if isinstance(value, (int, float)) else None
-
-
-def _line_row(line: Mapping[str, Any], fit: float) -> dict[str, Any]:
-    """A line of ``metrics.jsonl``; ``fit`` where it does not say so, as in older runs."""
-    head = {name: line[name] for name in ("time", "step", "epoch") if name in line}
-    row = {**head, "fit": fit, **line}
+def _line_row(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of ``metrics.jsonl``, with the columns in the usual order."""
+    head = {name: line[name] for name in ("time", "step", "epoch", "fit") if name in line}
+    row = {**head, **line}
     del row["kind"]
     return row
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from allranks.core.plots import LineSeries, line_plot
-from allranks.runs.fit_boundaries import Fits
+from allranks.runs.metrics_file import FitTracker, read_metrics
 
 Point = tuple[float, float]
 MOST_POINTS = 600
@@ -16,7 +15,7 @@ MOST_POINTS = 600
 
 def draw_curve(folder: Path) -> Path | None:
     """Write the picture; None when there is nothing to draw."""
-    losses = read_losses(folder / "metrics.jsonl")
+    losses = _losses(folder)
     if not any(len(points) > 1 for points in losses.values()):
         return None
     path = folder / "curve.svg"
@@ -25,23 +24,17 @@ def draw_curve(folder: Path) -> Path | None:
     return path
 
 
-def read_losses(path: Path) -> dict[str, list[Point]]:
-    """Training and validation loss by step; what is not a number is left out.
+def _losses(folder: Path) -> dict[str, list[Point]]:
+    """Return training and validation loss by step; what is not a number is left out.
 
-    Between two fits, each of which begins with the first step, stands a point without a value.
+    A point without a value separates two fits, each of which begins with the first step.
     """
     lines: dict[str, list[Point]] = {"train_loss": [], "val_loss": []}
-    fits = {name: Fits() for name in lines}
-    if not path.exists():
-        return lines
-    for text in path.read_text().splitlines():
-        try:
-            row = json.loads(text)
-        except ValueError:  # the last line of a run that was killed
-            continue
-        name = {"train": "train_loss", "val": "val_loss"}.get(row.get("kind"), "")
+    fits = {name: FitTracker() for name in lines}
+    for row in read_metrics(folder):
+        name = {"train": "train_loss", "val": "val_loss"}.get(row.get("kind", ""), "")
         if name and row.get(name) is not None:
-            if fits[name].begins(row["step"], row.get("fit")):
+            if fits[name].starts_fit(row["step"], row["fit"]):
                 lines[name].append((row["step"], math.nan))
             lines[name].append((row["step"], row[name]))
     return lines

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from allranks.observe.view.fit_steps import Numbers
-from allranks.runs.fit_boundaries import Fits
+from allranks.runs.metrics_file import FitTracker
 
 _POINTS = 200
 _Point = tuple[float, float]
@@ -49,13 +49,13 @@ class Curve:
 
     def __init__(self, most: int = _POINTS) -> None:
         self._most = most
-        self._fits = Fits()
+        self._fits = FitTracker()
         self._begin_anew()
 
     def add(self, steps: Numbers, ys: Numbers, fits: Numbers) -> None:
         """Go on with these points; where another fit begins, so does another curve."""
         for x, y, fit in zip(steps, ys, fits, strict=True):
-            if self._fits.begins(x, fit):
+            if self._fits.starts_fit(x, fit):
                 self._begin_anew()
             if x is not None and y is not None and math.isfinite(y):
                 self._open.append((float(x), float(y)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from allranks.runs.fit_boundaries import Fits
+from allranks.runs.metrics_file import FitTracker
 
 if TYPE_CHECKING:
     from allranks.observe.view.run_source import RunSource
@@ -18,9 +18,9 @@ def window_steps(steps: Numbers, fits: Numbers, before: int = 0) -> list[float]:
 
     ``before``: so many lines at the beginning are there only to count from.
     """
-    watch, done, counts = Fits(), 0.0, []
+    watch, done, counts = FitTracker(), 0.0, []
     for step, fit in zip(steps, fits, strict=True):
-        done = 0.0 if watch.begins(step, fit) else done
+        done = 0.0 if watch.starts_fit(step, fit) else done
         counts.append(max((step or 0.0) - done, 1.0))
         done = done if step is None else step
     return counts[before:]
@@ -31,9 +31,9 @@ def fit_start(source: RunSource) -> float:
 
     One axis of steps can show one fit; what else it wrote is later than that line.
     """
-    watch, start = Fits(), 0.0
+    watch, start = FitTracker(), 0.0
     columns = (source.train[name] for name in ("step", "fit", "time"))
     for step, fit, time in zip(*columns, strict=True):
-        if watch.begins(step, fit) and time is not None:
+        if watch.starts_fit(step, fit) and time is not None:
             start = time
     return start

@@ -42,8 +42,8 @@ def environment(**extra: object) -> dict[str, str]:
 
 def free_port() -> int:
     """A port that nobody uses now."""
-    from allranks.runtime.world.rendezvous import derived_port
-    from allranks.runtime.world.rendezvous import free_port as first_free
+    from allranks.runtime.world.endpoints import derived_port
+    from allranks.runtime.world.endpoints import free_port as first_free
 
     return first_free("127.0.0.1", derived_port(str(time.monotonic_ns())))
 

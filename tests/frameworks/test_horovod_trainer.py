@@ -13,8 +13,8 @@ from framework_rig import assert_same_curve, curve, with_environment
 from horovod_rig import HERE, LONG, SIZE, by, horovod, script
 
 from allranks.runtime.world import World
-from allranks.runtime.world.horovod_rendezvous import open_table
-from allranks.runtime.world.horovod_world import gloo_variables
+from allranks.runtime.world.horovod_init import gloo_variables
+from allranks.runtime.world.horovod_rendezvous import open_rendezvous_server
 from command_rig import Allranks, runner
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
@@ -200,8 +200,8 @@ def test_horovodrun_over_two_hosts_needs_no_address(
 ) -> None:
     """It names no MASTER_ADDR: Horovod meets first and hands rank 0's address round."""
     path = script("trainer", tmp_path)
-    with open_table("127.0.0.1") as table:
-        address, port = table.in_background()
+    with open_rendezvous_server("127.0.0.1") as table:
+        address, port = table.serve_in_background()
         ranks = []
         for rank in range(2):
             place = World(rank, 2, 0, 1, rank, 2, None, None, f"host{rank}", "horovod", "")

@@ -29,7 +29,7 @@ from allranks.runtime.agent.first_error import summary
 from allranks.runtime.agent.linux_processes import die_with
 from allranks.runtime.agent.requeue_policy import Policy
 from allranks.runtime.agent.sweep import sweep
-from allranks.runtime.world.rendezvous import derived_port, free_port
+from allranks.runtime.world.endpoints import derived_port, free_port
 from allranks.schedulers.activation import STRICT, inside, local_setup
 from allranks.schedulers.launcher_watch import Watch
 from allranks.schedulers.run_setup import (
@@ -165,12 +165,12 @@ def _horovod_table(plan: Plan, env: dict[str, str]) -> Iterator[Callable[[], obj
     if plan.launcher == "horovod" or not needs_table(plan):
         yield lambda: None
         return
-    from allranks.runtime.world.horovod_rendezvous import open_table
+    from allranks.runtime.world.horovod_rendezvous import open_rendezvous_server
 
-    with open_table("127.0.0.1", derived_port(uuid.uuid4().hex)) as table:
+    with open_rendezvous_server("127.0.0.1", derived_port(uuid.uuid4().hex)) as table:
         env["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = table.server_name
         env["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(table.server_port)
-        yield table.in_background
+        yield table.serve_in_background
 
 
 def _place(plan: Plan) -> Place:

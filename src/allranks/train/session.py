@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from allranks.errors import AllranksError, UsageError
-from allranks.runtime.world import horovod_world as horovod
+from allranks.runtime.world import horovod_init as horovod
 from allranks.runtime.world.model import World
 from allranks.runtime.world.process_group import init, started_here, world
 from allranks.runtime.world.spawn import ensure_ranks
@@ -42,10 +42,10 @@ def start_session(config: TrainConfig, log_folder: Callable[[], Path] | None = N
     on_gpu = _wants_gpu(config.compute_setup)
     named = str(getattr(config.strategy, "name", config.strategy)).lower()
     if named == "horovod":
-        horovod.require()  # before ranks are started that would all miss it
+        horovod.require_horovod()  # before ranks are started that would all miss it
     here = ensure_ranks(config.nprocs, log_folder=_folder_for(config, log_folder))
     if named == "horovod" and not dist.is_initialized():
-        here = horovod.find_address(here)
+        here = horovod.find_master_address(here)
     if here.size > 1 or named not in ("single", "auto"):
         here = init(
             config.backend, timeout=config.timeout_seconds, device=None if on_gpu else "cpu"

@@ -13,8 +13,8 @@ from allranks.integrations.tensorflow.cluster import configure
 from allranks.runtime.agent import tensorflow_variables as agent
 from allranks.runtime.agent.placement import Place
 from allranks.runtime.world.detection import detect
+from allranks.runtime.world.endpoints import candidate_ports, derived_port
 from allranks.runtime.world.model import World
-from allranks.runtime.world.rendezvous import candidate_ports, derived_port
 from allranks.runtime.world.worker_discovery import is_free, own_host, reserved, roll_call
 
 

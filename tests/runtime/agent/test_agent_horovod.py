@@ -13,8 +13,11 @@ import pytest
 from allranks.errors import WorldError
 from allranks.runtime.agent.placement import Place
 from allranks.runtime.agent.rank_environment import rank_environment
-from allranks.runtime.world import horovod_world as horovod
-from allranks.runtime.world.horovod_rendezvous import Table, open_table
+from allranks.runtime.world import horovod_init as horovod
+from allranks.runtime.world.horovod_rendezvous import (
+    HorovodRendezvousServer,
+    open_rendezvous_server,
+)
 
 TOLD = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "24001"}
 
@@ -24,27 +27,29 @@ def place(rank: int = 3, launcher: str = "srun") -> Place:
 
 
 @pytest.fixture
-def table() -> Iterator[Table]:
-    with open_table("127.0.0.1") as server:
-        server.in_background()
+def table() -> Iterator[HorovodRendezvousServer]:
+    with open_rendezvous_server("127.0.0.1") as server:
+        server.serve_in_background()
         yield server
 
 
-def ask(table: Table, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+def ask(
+    table: HorovodRendezvousServer, method: str, path: str, body: bytes | None = None
+) -> tuple[int, bytes]:
     line = http.client.HTTPConnection(table.server_name, table.server_port, timeout=10)
     line.request(method, path, body)
     answer = line.getresponse()
     return answer.status, answer.read()
 
 
-def meet(table: Table, scope: str, words: dict[int, bytes]) -> None:
+def meet(table: HorovodRendezvousServer, scope: str, words: dict[int, bytes]) -> None:
     """As gloo does it: every rank puts two keys."""
     for rank, value in words.items():
         assert ask(table, "PUT", f"/{scope}/rank_{rank}", b"host")[0] == 200
         assert ask(table, "PUT", f"/{scope}/{rank}", value)[0] == 200
 
 
-def test_a_key_is_there_when_it_was_put(table: Table) -> None:
+def test_a_key_is_there_when_it_was_put(table: HorovodRendezvousServer) -> None:
     assert ask(table, "GET", "/global/0") == (404, b"")
     meet(table, "global", {0: b"\x00address"})
     assert ask(table, "GET", "/global/0") == (200, b"\x00address")
@@ -52,7 +57,7 @@ def test_a_key_is_there_when_it_was_put(table: Table) -> None:
     assert ask(table, "GET", "/nonsense")[0] == 400
 
 
-def test_a_scope_is_empty_when_all_have_left_it(table: Table) -> None:
+def test_a_scope_is_empty_when_all_have_left_it(table: HorovodRendezvousServer) -> None:
     """Else a second hvd.init() would find the first one's addresses."""
     meet(table, "global", {0: b"a", 1: b"b"})
     meet(table, "cross_0", {0: b"c"})
@@ -68,7 +73,7 @@ def test_a_scope_is_empty_when_all_have_left_it(table: Table) -> None:
 def test_the_port_is_tried_by_taking_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
-        with open_table("127.0.0.1", number) as table:
+        with open_rendezvous_server("127.0.0.1", number) as table:
             assert table.server_port != number
             assert table.server_name == "127.0.0.1"
 
@@ -88,7 +93,7 @@ def test_the_server_says_where_it_is_and_ends_with_the_shell() -> None:
 
 def test_ipv6_is_refused_with_a_reason() -> None:
     with pytest.raises(WorldError, match="IPv4 only"):
-        open_table("fe80::1")
+        open_rendezvous_server("fe80::1")
 
 
 def test_each_rank_is_told_its_place_where_a_table_is_served() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.runtime.world.rendezvous import free_port
+from allranks.runtime.world.endpoints import free_port
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -127,7 +127,7 @@ def test_a_taken_port_and_a_foreign_store_are_passed_over():
     import torch.distributed as dist
 
     from allranks.runtime.world.detection import detect
-    from allranks.runtime.world.rendezvous import candidate_ports
+    from allranks.runtime.world.endpoints import candidate_ports
 
     ports = candidate_ports(detect(fake_step(0)).master_port)
     silent = socket.create_server(("127.0.0.1", ports[0]))

@@ -9,8 +9,8 @@ from launcher_variables import step
 from spawn_rig import PROBE, Start, adds_up
 
 from allranks.runtime.world.detection import detect, launch_id
+from allranks.runtime.world.endpoints import free_port
 from allranks.runtime.world.relaunch import names_a_program
-from allranks.runtime.world.rendezvous import free_port
 
 torch_too = pytest.mark.torch
 BIN = Path(sys.executable).parent
@@ -249,6 +249,6 @@ def test_a_process_that_cannot_be_started_again_is_told_what_to_type(tmp_path, l
 
 
 def test_pytest_itself_is_not_started_again():
-    from allranks.runtime.world.relaunch import why_not_again
+    from allranks.runtime.world.relaunch import relaunch_obstacle
 
-    assert why_not_again() == "it runs pytest"
+    assert relaunch_obstacle() == "it runs pytest"

@@ -15,7 +15,7 @@ from torch import nn
 
 from allranks import TrainConfig, Trainer
 from allranks.errors import MissingDependencyError, UsageError
-from allranks.runtime.world import horovod_world as horovod
+from allranks.runtime.world import horovod_init as horovod
 from allranks.train.strategies import Horovod, StrategyOptions
 from allranks.train.strategies.horovod_ops import AveragedGradients
 
@@ -57,7 +57,7 @@ def test_a_horovod_without_pytorch_is_told_apart(elsewhere: Path) -> None:
     (elsewhere / "horovod" / "torch").mkdir(parents=True)
     (elsewhere / "horovod" / "__init__.py").touch()
     with pytest.raises(MissingDependencyError, match="built without PyTorch"):
-        horovod.require()
+        horovod.require_horovod()
 
 
 @pytest.mark.parametrize(

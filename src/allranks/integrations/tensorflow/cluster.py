@@ -9,9 +9,9 @@ from typing import Any
 
 from allranks.errors import WorldError
 from allranks.runtime.world.detection import launch_id
+from allranks.runtime.world.endpoints import split_endpoint
 from allranks.runtime.world.framework_variables import tf_config
 from allranks.runtime.world.model import World
-from allranks.runtime.world.rendezvous import split_endpoint
 from allranks.runtime.world.worker_discovery import is_free, roll_call
 
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")

@@ -12,14 +12,14 @@ import os
 import signal
 
 from allranks.runtime.agent.linux_processes import die_with
-from allranks.runtime.world.horovod_rendezvous import open_table
-from allranks.runtime.world.rendezvous import route_address
+from allranks.runtime.world.endpoints import route_address
+from allranks.runtime.world.horovod_rendezvous import open_rendezvous_server
 
 
 def serve(host: str, port: int) -> None:
     """Serve on the address by which this machine and ``host`` reach each other, and on no other."""
     shell = os.getppid()
-    with open_table(route_address(host)[0], port) as table:
+    with open_rendezvous_server(route_address(host)[0], port) as table:
         die_with(shell)
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         print(table.server_name, table.server_port, flush=True)

@@ -118,7 +118,7 @@ def _meeting_point(nodes: int, env: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _port(env: Mapping[str, str]) -> int:
-    from allranks.runtime.world.rendezvous import derived_port, free_port
+    from allranks.runtime.world.endpoints import derived_port, free_port
 
     # Two launches at one moment would both see the same first port free: each starts at its own.
     seed = env.get("SLURM_JOB_ID", "") + env.get("ALLRANKS_SESSION", "") + str(os.getpid())

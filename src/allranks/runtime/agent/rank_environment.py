@@ -35,13 +35,13 @@ def rank_environment(place: Place, base: Mapping[str, str], threads: int) -> dic
 def horovod_variables(place: Place, env: Mapping[str, str]) -> dict[str, str]:
     """Where a table is served, what its ranks must know. horovodrun has told its ranks already, and
     mpirun's ask MPI, if their Horovod can."""
-    from allranks.runtime.world import horovod_world as horovod
+    from allranks.runtime.world import horovod_init as horovod
 
     address, port = env.get(horovod.ADDRESS), env.get(horovod.PORT)
-    if address and port and not horovod.is_told(place, env):
+    if address and port and not horovod.is_configured(place, env):
         told = horovod.gloo_variables(place, address, int(port))
         return told | horovod.network_variables(address, env)
-    if not port and (why := horovod.misfit(env)):
+    if not port and (why := horovod.mpi_mismatch(env)):
         raise WorldError(
             f"{why}: each rank would train alone.\n"
             "Use --launcher horovod, or build it again with that MPI: allranks frameworks install horovod"

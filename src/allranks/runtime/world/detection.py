@@ -17,6 +17,7 @@ import os
 import socket
 
 from allranks.errors import WorldError
+from allranks.runtime.world.endpoints import derived_port
 from allranks.runtime.world.env_variables import (
     Env,
     given,
@@ -25,8 +26,7 @@ from allranks.runtime.world.env_variables import (
     private_devices,
     visible_devices,
 )
-from allranks.runtime.world.model import Place, World
-from allranks.runtime.world.rendezvous import derived_port
+from allranks.runtime.world.model import DetectedRank, World
 from allranks.runtime.world.sources import framework_launchers as frameworks
 from allranks.runtime.world.sources import mpi_launchers as mpi
 from allranks.runtime.world.sources import rank_variables as contract
@@ -63,7 +63,7 @@ def launch_id(env: Env) -> str:
     return "/".join(parts)
 
 
-def _outer(env: Env) -> Place | None:
+def _outer(env: Env) -> DetectedRank | None:
     """The launcher by its own variables, compared with RANK and the rest."""
     for read in _OUTER:
         place = read(env)
@@ -72,7 +72,7 @@ def _outer(env: Env) -> Place | None:
     return None
 
 
-def _bare(env: Env) -> Place:
+def _bare(env: Env) -> DetectedRank:
     """No launcher shows: the contract variables alone, or one process."""
     if error := contract.half_set(env):
         raise error
@@ -83,13 +83,15 @@ def _bare(env: Env) -> Place:
         )
     note = slurm.note(env)
     if given(env, "ACCELERATE_MIXED_PRECISION"):
-        return Place(0, 1, 0, 1, 0, 1, "accelerate", "accelerate (one process: RANK is not set)")
-    return Place(
+        return DetectedRank(
+            0, 1, 0, 1, 0, 1, "accelerate", "accelerate (one process: RANK is not set)"
+        )
+    return DetectedRank(
         0, 1, 0, 1, 0, 1, "plain", f"plain python{note}" if note else "plain python, one process"
     )
 
 
-def _compared(env: Env, place: Place) -> Place:
+def _compared(env: Env, place: DetectedRank) -> DetectedRank:
     """The place, if RANK, WORLD_SIZE, LOCAL_RANK and NODE_RANK agree with it as far as they are
     set.
 
@@ -115,7 +117,7 @@ def _compared(env: Env, place: Place) -> Place:
     return place
 
 
-def _contradiction(name: str, told: int, other: str, value: int, place: Place) -> WorldError:
+def _contradiction(name: str, told: int, other: str, value: int, place: DetectedRank) -> WorldError:
     names = {"LOCAL_RANK": "SLURM_LOCALID", "NODE_RANK": "SLURM_NODEID"}
     if place.launcher == "srun":
         other = names.get(name, other)
@@ -130,7 +132,7 @@ def _contradiction(name: str, told: int, other: str, value: int, place: Place) -
     )
 
 
-def _complete(env: Env, place: Place) -> World:
+def _complete(env: Env, place: DetectedRank) -> World:
     """Add the address, the port and the host."""
     stated = place.launcher == "override"
     address, port = place.master_addr, place.master_port

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from allranks.errors import WorldError
-from allranks.runtime.world.rendezvous import candidate_ports, derived_port
+from allranks.runtime.world.endpoints import candidate_ports, derived_port
 
 _LIMIT = 16 << 20
 _REQUEST_SECONDS = 10.0
@@ -50,7 +50,7 @@ class Scopes:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Table
+    server: HorovodRendezvousServer
     timeout = _REQUEST_SECONDS
 
     def do_GET(self) -> None:
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Not a word: hundreds of requests would drown the job's own lines."""
 
 
-class Table(ThreadingHTTPServer):
+class HorovodRendezvousServer(ThreadingHTTPServer):
     """The server, bound to one address and nowhere else."""
 
     daemon_threads = True
@@ -109,20 +109,20 @@ class Table(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A rank that went away in the middle of a request; its own log says why."""
 
-    def in_background(self) -> tuple[str, int]:
+    def serve_in_background(self) -> tuple[str, int]:
         """Serve as long as this process lives; returns address and port."""
         threading.Thread(target=self.serve_forever, name="horovod table", daemon=True).start()
         self._serving = True
         return self.server_name, self.server_port
 
     def server_close(self) -> None:
-        """Also ends `in_background`."""
+        """Also ends `serve_in_background`."""
         if self._serving:
             self.shutdown()
         super().server_close()
 
 
-def open_table(address: str, start: int | None = None) -> Table:
+def open_rendezvous_server(address: str, start: int | None = None) -> HorovodRendezvousServer:
     """A table at the first free port: tried by taking it. Any port in the end."""
     if ":" in address:
         raise WorldError(
@@ -133,11 +133,11 @@ def open_table(address: str, start: int | None = None) -> Table:
     return _first([*candidate_ports(first, 16), 0], address)
 
 
-def _first(ports: Sequence[int], address: str) -> Table:
+def _first(ports: Sequence[int], address: str) -> HorovodRendezvousServer:
     problem: OSError | None = None
     for port in ports:
         try:
-            return Table((address, port))
+            return HorovodRendezvousServer((address, port))
         except OSError as error:
             problem = error
     raise WorldError(f"Horovod's table cannot be served at {address}: {problem}.")

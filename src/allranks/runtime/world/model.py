@@ -8,7 +8,7 @@ from allranks.errors import WorldError
 
 
 @dataclass(frozen=True)
-class Place:
+class DetectedRank:
     """What one launcher's variables say: a `World` before address, port and host are settled."""
 
     rank: int

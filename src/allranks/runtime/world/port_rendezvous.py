@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from allranks.errors import WorldError
+from allranks.runtime.world.endpoints import candidate_ports, derived_port, format_endpoint, listen
 from allranks.runtime.world.model import World
-from allranks.runtime.world.rendezvous import candidate_ports, derived_port, format_endpoint, listen
 
 _ANSWER_SECONDS = 3.0
 _PAUSE_SECONDS = 0.1

@@ -19,9 +19,9 @@ from typing import Any
 
 from allranks.errors import MissingDependencyError, WorldError
 from allranks.runtime.world.detection import detect, launch_id
+from allranks.runtime.world.endpoints import format_endpoint, route_address
 from allranks.runtime.world.model import World
 from allranks.runtime.world.port_rendezvous import meet
-from allranks.runtime.world.rendezvous import format_endpoint, route_address
 
 _MEETING_SECONDS = 300.0
 _FAREWELL_SECONDS = 1.0

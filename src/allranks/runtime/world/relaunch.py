@@ -20,12 +20,12 @@ _FOLDER = _here()
 """Where Python was started, as long as the script imports us before it changes the folder."""
 
 
-def command_again() -> tuple[list[str], Path]:
+def relaunch_command() -> tuple[list[str], Path]:
     """The words that started this process, and the folder it was started in."""
     return [sys.executable, *sys.orig_argv[1:]], _FOLDER
 
 
-def why_not_again() -> str:
+def relaunch_obstacle() -> str:
     """Why the command line cannot be run a second time; empty when it can."""
     reasons: dict[str, Callable[[], object]] = {
         "it is a notebook": _is_notebook,

@@ -23,7 +23,7 @@ from allranks.runtime.world.env_variables import number
 from allranks.runtime.world.local_ranks import LocalRanks
 from allranks.runtime.world.model import World
 from allranks.runtime.world.rank_output import say
-from allranks.runtime.world.relaunch import command_again, why_not_again
+from allranks.runtime.world.relaunch import relaunch_command, relaunch_obstacle
 from allranks.runtime.world.sources.spawned_ranks import NAME as MARK
 
 _STARTERS = {
@@ -77,7 +77,7 @@ def _start(here: World, nprocs: int, log_folder: Path | None) -> World:
             f"on each). Use nprocs={nprocs - nprocs % here.nodes or here.nodes} or "
             f"{nprocs + here.nodes - nprocs % here.nodes}."
         )
-    if why := why_not_again():
+    if why := relaunch_obstacle():
         raise UsageError(
             f"nprocs={nprocs} needs {nprocs - 1} more processes like this one, and it cannot be "
             f"started again: {why}.\nPut the training into a file, for example train.py, and type: "
@@ -89,7 +89,7 @@ def _start(here: World, nprocs: int, log_folder: Path | None) -> World:
     others = [first | _numbers(here.rank * local + at, at) for at in range(1, local)]
     base = {name: value for name, value in os.environ.items() if name not in _stale(here)}
     base.setdefault("PYTHONUNBUFFERED", "1")  # a rank that dies must not take its last lines along
-    LocalRanks(_logs(log_folder)).start(command_again(), [base | each for each in others])
+    LocalRanks(_logs(log_folder)).start(relaunch_command(), [base | each for each in others])
     return _become(here, first | _numbers(here.rank * local, 0))
 
 

@@ -16,14 +16,14 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 from allranks.errors import WorldError
-from allranks.runtime.world.model import World
-from allranks.runtime.world.rendezvous import (
+from allranks.runtime.world.endpoints import (
     candidate_ports,
     derived_port,
     format_endpoint,
     listen,
     route_address,
 )
+from allranks.runtime.world.model import World
 
 _ANSWER_SECONDS = 3.0
 _GREETING_SECONDS = 1.0

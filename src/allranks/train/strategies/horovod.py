@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from allranks.errors import UsageError, did_you_mean
-from allranks.runtime.world import horovod_world as horovod
+from allranks.runtime.world import horovod_init as horovod
 from allranks.train.strategies.gradients import broadcast_tensors
 from allranks.train.strategies.horovod_ops import AveragedGradients, CombinedSteps, average_now
 from allranks.train.strategies.modules import move_state, state_tensors
@@ -72,11 +72,11 @@ class Horovod(OverRanks):
 
     def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
         self._require_group()
-        self._hvd = horovod.require()
+        self._hvd = horovod.require_horovod()
         target = self.target.to(self.device)
         trained = [(name, value) for name, value in _named(target) if value.requires_grad]
         self._check(trained)  # first: threads of Horovod's that an error left would complain
-        horovod.start(self.world)
+        horovod.init_horovod(self.world)
         if self.op == "adasum":
             self._check_adasum()
         broadcast_tensors([*target.parameters(), *target.buffers()])

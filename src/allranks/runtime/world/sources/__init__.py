@@ -1,5 +1,5 @@
 """One file per family of launchers. Each reads its own variables and says nothing of the others.
 
-A source is ``read(env) -> Place | None``: None when its launcher did not start this process.
+A source is ``read(env) -> DetectedRank | None``: None when its launcher did not start this process.
 `allranks.runtime.world.detection` holds the order and the comparison.
 """

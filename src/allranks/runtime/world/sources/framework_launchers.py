@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 from allranks.errors import WorldError
+from allranks.runtime.world.endpoints import split_endpoint
 from allranks.runtime.world.env_variables import Env, given, number, required
-from allranks.runtime.world.model import Place
-from allranks.runtime.world.rendezvous import split_endpoint
+from allranks.runtime.world.model import DetectedRank
 
 
-def read_horovod(env: Env) -> Place | None:
+def read_horovod(env: Env) -> DetectedRank | None:
     """horovodrun with gloo. (With MPI, mpirun's own variables are there.)
 
     HOROVOD_GLOO_RENDEZVOUS_ADDR is where horovodrun runs, which need not be rank 0's node.
@@ -22,7 +22,7 @@ def read_horovod(env: Env) -> Place | None:
     local_rank = required(env, "HOROVOD_LOCAL_RANK")
     local_size = required(env, "HOROVOD_LOCAL_SIZE")
     cross_rank, cross_size = number(env, "HOROVOD_CROSS_RANK"), number(env, "HOROVOD_CROSS_SIZE")
-    return Place(
+    return DetectedRank(
         rank=rank,
         size=size,
         local_rank=local_rank,
@@ -36,7 +36,7 @@ def read_horovod(env: Env) -> Place | None:
     )
 
 
-def read_tensorflow(env: Env) -> Place | None:
+def read_tensorflow(env: Env) -> DetectedRank | None:
     """TF_CONFIG: the chief, then the workers, in the order of the list; hosts give the nodes."""
     text = env.get("TF_CONFIG", "").strip()
     if not text:
@@ -46,7 +46,7 @@ def read_tensorflow(env: Env) -> Place | None:
         return None
     hosts = [split_endpoint(worker)[0] for worker in workers]
     order = list(dict.fromkeys(hosts))
-    return Place(
+    return DetectedRank(
         rank=rank,
         size=len(hosts),
         local_rank=hosts[:rank].count(hosts[rank]),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from allranks.errors import WorldError
 from allranks.runtime.world.env_variables import Env, given, number, parsed, required
 from allranks.runtime.world.hostlist import expand
-from allranks.runtime.world.model import Place
+from allranks.runtime.world.model import DetectedRank
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ _TABLE = (
 )
 
 
-def read(env: Env) -> Place | None:
+def read(env: Env) -> DetectedRank | None:
     """This process as a rank of mpirun, by the first family whose sign and rank are set."""
     for names in _TABLE:
         if given(env, *names.signs) and given(env, names.rank):
@@ -49,12 +49,12 @@ def read(env: Env) -> Place | None:
     return None
 
 
-def _place(env: Env, names: _Names) -> Place:
+def _place(env: Env, names: _Names) -> DetectedRank:
     rank, size = required(env, names.rank), required(env, names.size)
     local_rank = required(env, *names.local_rank)
     local_size = required(env, *names.local_size)
     nodes = _nodes(env, size, local_size)
-    return Place(
+    return DetectedRank(
         rank=rank,
         size=size,
         local_rank=local_rank,

@@ -12,7 +12,7 @@ import socket
 
 from allranks.errors import WorldError
 from allranks.runtime.world.env_variables import Env, given, number, required
-from allranks.runtime.world.model import Place
+from allranks.runtime.world.model import DetectedRank
 from allranks.runtime.world.sources import slurm_tasks as slurm
 
 FULL = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -20,7 +20,7 @@ _OWN_ID = re.compile(r"(none|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?\Z")
 """Run ids torchrun makes up itself: such a group was not told of any other node."""
 
 
-def read(env: Env) -> Place | None:
+def read(env: Env) -> DetectedRank | None:
     """The place by a launcher that leaves its mark; None without one."""
     if given(env, "TORCHELASTIC_RUN_ID") and given(env, "RANK"):
         launcher = "accelerate" if given(env, "ACCELERATE_MIXED_PRECISION") else "torchrun"
@@ -33,7 +33,7 @@ def read(env: Env) -> Place | None:
     return None
 
 
-def place(env: Env, launcher: str, why: str) -> Place:
+def place(env: Env, launcher: str, why: str) -> DetectedRank:
     """The place these variables describe, with the optional ones worked out."""
     rank, size = required(env, "RANK"), required(env, "WORLD_SIZE")
     local_rank, local_size = _local(env, rank, size)
@@ -41,7 +41,7 @@ def place(env: Env, launcher: str, why: str) -> Place:
     node_rank = number(env, *(("GROUP_RANK",) if _elastic(env) else ()), "NODE_RANK", "CROSS_RANK")
     if node_rank is None or node_rank >= nodes:
         node_rank = min((rank - local_rank) // local_size, nodes - 1)
-    return Place(
+    return DetectedRank(
         rank=rank,
         size=size,
         local_rank=local_rank,

@@ -8,14 +8,14 @@ from pathlib import Path
 from allranks.errors import WorldError
 from allranks.runtime.world.env_variables import Env, number, parsed, required
 from allranks.runtime.world.hostlist import expand, expand_counts
-from allranks.runtime.world.model import Place
+from allranks.runtime.world.model import DetectedRank
 
 _SPECIAL = 0xFFFFFFF0
 """Slurm's step ids above this are no steps: batch script (-5), salloc's interactive step (-6), …"""
 _SHELLS = {"bash", "sh", "zsh", "dash", "fish", "tcsh", "csh", "ksh"}
 
 
-def read(env: Env) -> Place | None:
+def read(env: Env) -> DetectedRank | None:
     """This process as a task of srun; None in a batch script, salloc's shell or outside Slurm."""
     tasks = step_tasks(env)
     if tasks is None or _typed_in_a_terminal(env, tasks):
@@ -27,7 +27,7 @@ def read(env: Env) -> Place | None:
             "heterogeneous step (srun a : b), which is not supported. Start one srun without ':'."
         )
     node_rank, nodes = required(env, "SLURM_NODEID"), _nodes(env)
-    return Place(
+    return DetectedRank(
         rank=rank,
         size=tasks,
         local_rank=required(env, "SLURM_LOCALID"),

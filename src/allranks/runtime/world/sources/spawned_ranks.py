@@ -7,18 +7,18 @@ the agent, that its caller runs in.
 from __future__ import annotations
 
 from allranks.runtime.world.env_variables import Env, given, required
-from allranks.runtime.world.model import Place
+from allranks.runtime.world.model import DetectedRank
 
 NAME = "ALLRANKS_SPAWNED"
 
 
-def read(env: Env) -> Place | None:
+def read(env: Env) -> DetectedRank | None:
     """The place of a rank that carries the mark; nodes hold equally many of them."""
     if not given(env, NAME) or not given(env, "RANK"):
         return None
     rank, size = required(env, "RANK"), required(env, "WORLD_SIZE")
     local_size = required(env, "LOCAL_WORLD_SIZE")
-    return Place(
+    return DetectedRank(
         rank=rank,
         size=size,
         local_rank=required(env, "LOCAL_RANK"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from allranks.errors import WorldError
 from allranks.runtime.world.env_variables import Env
-from allranks.runtime.world.model import Place
+from allranks.runtime.world.model import DetectedRank
 
 NAME = "ALLRANKS_WORLD"
 _ALIASES = {"size": "world_size", "local_size": "local_world_size"}
@@ -24,13 +24,13 @@ _NUMBERS = (
 _KEYS = (*_NUMBERS, "master_addr")
 
 
-def read(env: Env) -> Place | None:
+def read(env: Env) -> DetectedRank | None:
     """The place ALLRANKS_WORLD states; what it leaves out follows from the rest."""
     text = env.get(NAME, "").strip()
     if not text:
         return None
     if text == "single":
-        return Place(0, 1, 0, 1, 0, 1, "override", f"override ({NAME}=single)")
+        return DetectedRank(0, 1, 0, 1, 0, 1, "override", f"override ({NAME}=single)")
     values = _values(text)
     missing = [key for key in ("rank", "world_size") if key not in values]
     if missing:
@@ -39,7 +39,7 @@ def read(env: Env) -> Place | None:
     nodes = _number(values, "nodes", 0)
     local_size = _number(values, "local_world_size", size // nodes if nodes else size) or 1
     local_rank = _number(values, "local_rank", rank % local_size)
-    return Place(
+    return DetectedRank(
         rank=rank,
         size=size,
         local_rank=local_rank,

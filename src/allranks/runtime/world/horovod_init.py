@@ -20,9 +20,9 @@ from typing import Any, Protocol
 
 from allranks.errors import MissingDependencyError, WorldError
 from allranks.runtime.world import process_group
+from allranks.runtime.world.endpoints import route_address
 from allranks.runtime.world.env_variables import number
 from allranks.runtime.world.model import World
-from allranks.runtime.world.rendezvous import route_address
 from allranks.runtime.world.sources import mpi_launchers as mpi
 
 ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
@@ -37,7 +37,7 @@ _SONAMES = {
 """What a library that links MPI names, in this order."""
 
 
-class Placed(Protocol):
+class RankInfo(Protocol):
     """A `World`, or the agent's short form of one."""
 
     @property
@@ -57,7 +57,7 @@ class Placed(Protocol):
 
 
 def gloo_variables(
-    place: Placed, address: str, port: int, *, cross: tuple[int, int] | None = None
+    place: RankInfo, address: str, port: int, *, cross: tuple[int, int] | None = None
 ) -> dict[str, str]:
     """What horovodrun sets for gloo. ``cross``: this rank among those of its local rank on all nodes,
     where nodes hold different numbers of ranks."""
@@ -92,13 +92,13 @@ def network_variables(address: str, env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in chosen.items() if value and not env.get(name)}
 
 
-def is_told(place: Placed, env: Mapping[str, str]) -> bool:
+def is_configured(place: RankInfo, env: Mapping[str, str]) -> bool:
     """Whether HOROVOD_* are set for this very rank, and a table is named."""
     same = number(env, "HOROVOD_RANK") == place.rank and number(env, "HOROVOD_SIZE") == place.size
     return same and bool(env.get(ADDRESS) and env.get(PORT))
 
 
-def require() -> Any:
+def require_horovod() -> Any:
     """The module ``horovod.torch``, or the error that says how to get it."""
     advice = "Install it with: allranks frameworks install horovod"
     found = importlib.util.find_spec("horovod")
@@ -114,7 +114,7 @@ def require() -> Any:
     return importlib.import_module("horovod.torch")
 
 
-def misfit(env: Mapping[str, str]) -> str:
+def mpi_mismatch(env: Mapping[str, str]) -> str:
     """Why Horovod cannot ask the MPI whose mpirun started us for its place; "" when it can.
 
     It would not fail: every rank would believe to be alone.
@@ -141,13 +141,13 @@ def _linked_mpi() -> str | None:
     return "" if found else None
 
 
-def find_address(world: World) -> World:
+def find_master_address(world: World) -> World:
     """Several nodes and no MASTER_ADDR: Horovod itself meets first and hands rank 0's address round."""
     if world.size == 1 or world.master_addr is not None:
         return world
-    if not (is_told(world, os.environ) or _by_mpi(world)):
+    if not (is_configured(world, os.environ) or _by_mpi(world)):
         return world
-    hvd = require()
+    hvd = require_horovod()
     hvd.init()
     _check(hvd, world)
     hosts = hvd.allgather_object(socket.gethostname(), name="allranks.hosts")
@@ -156,16 +156,16 @@ def find_address(world: World) -> World:
     return process_group.read_again()
 
 
-def start(world: World) -> Any:
+def init_horovod(world: World) -> Any:
     """``hvd.init()``, whatever started this process; returns ``horovod.torch``. Collective.
 
     torch.distributed must run: without a launcher that knows Horovod, rank 0 serves the table.
     """
-    hvd = require()
+    hvd = require_horovod()
     if not hvd.is_initialized():
         if world.size == 1:
             os.environ.update(_alone())
-        elif not is_told(world, os.environ) and not _by_mpi(world):
+        elif not is_configured(world, os.environ) and not _by_mpi(world):
             os.environ.update(_tell(world))
         hvd.init()
     _check(hvd, world)
@@ -177,7 +177,7 @@ def _by_mpi(world: World) -> bool:
     place = mpi.read(os.environ)
     told = place is not None and (place.rank, place.size) == (world.rank, world.size)
     asked = os.environ.get("HOROVOD_CONTROLLER", "mpi").lower() == "mpi"
-    return told and asked and not misfit(os.environ)
+    return told and asked and not mpi_mismatch(os.environ)
 
 
 def _alone() -> dict[str, str]:
@@ -193,12 +193,12 @@ def _tell(world: World) -> dict[str, str]:
     """Rank 0 serves the table; everyone learns where, and counts its neighbours. Collective."""
     import torch.distributed as dist
 
-    from allranks.runtime.world.horovod_rendezvous import open_table
+    from allranks.runtime.world.horovod_rendezvous import open_rendezvous_server
 
     box: list[Any] = [None]
     if world.is_main:
         own = "127.0.0.1" if world.nodes == 1 else route_address(world.endpoint()[0])[0]
-        box = [open_table(own).in_background()]
+        box = [open_rendezvous_server(own).serve_in_background()]
     dist.broadcast_object_list(box, src=0)
     address, port = box[0]
     places: list[Any] = [None] * world.size

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from allranks.errors import WorldError
-from allranks.runtime.world.rendezvous import (
+from allranks.runtime.world.endpoints import (
     FIRST_PORT,
     LAST_PORT,
     candidate_ports,

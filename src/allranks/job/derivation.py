@@ -82,6 +82,7 @@ class Derivation:
             notes=tuple(self.notes),
             imports=self.imports,
             framework=self.framework,
+            script_in_folder=Path(job.chdir or ".", job.script).is_file(),
             local_rank_option=self._local_rank_option(),
         )
 

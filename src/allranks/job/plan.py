@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allranks.cluster.sites.model import Site
@@ -46,7 +45,11 @@ class JobShape:
 
 @dataclass(frozen=True)
 class Plan:
-    """The resolved job: what ``script`` prints, ``submit`` sends and ``run`` starts."""
+    """The resolved job: what ``script`` prints, ``submit`` sends and ``run`` starts.
+
+    Everything that has to be looked up on disk or in the environment is stored here, so that rendering
+    a plan gives the same text everywhere.
+    """
 
     job: Job
     shape: JobShape
@@ -56,6 +59,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     imports: ImportScan | None = None
     framework: str | None = None
+    script_in_folder: bool = False
+    """Whether the script is a file of the job's folder, not a program on its PATH."""
     local_rank_option: str | None = None
     """``local_rank`` or ``local-rank``, where the script takes such an option."""
     accelerate_file: AccelerateFile | None = None
@@ -86,8 +91,8 @@ class Plan:
         if self.is_python:
             return [self.python, *self.training]
         script, *args = self.training
-        here = Path(self.job.chdir or ".", script).is_file() and "/" not in script
-        return [f"./{script}" if here else script, *args]  # PATH is not searched for a file here
+        plain = self.script_in_folder and "/" not in script  # PATH is not searched for a file here
+        return [f"./{script}" if plain else script, *args]
 
     @property
     def secrets(self) -> dict[str, str]:

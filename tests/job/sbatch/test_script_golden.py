@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from script_rig import plan_of
 from allranks._version import __version__
 from allranks.cluster.sites.site_lookup import load_site
 from allranks.job.fields import LAUNCHERS
+from allranks.job.plan import Plan
 from allranks.job.sbatch import render
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -101,14 +105,22 @@ for _launcher in ("srun", "fork", "torchrun"):
     CASES[f"lumi.{_launcher}"] = {**LUMI, "launcher": _launcher}
 
 
-def text_of(case: str) -> str:
+def case_plan(case: str) -> Plan:
     fields = CASES[case]
     site = load_site("lumi", env={}) if case.startswith("lumi.") else None
     if site is not None:
         fields = {**site.environment, **fields, "env": dict(site.variables)}
+    return plan_of(site, **fields)
+
+
+def rendered(case: str, plan: Plan) -> str:
     run_dir = "/runs/train 1" if case == "odd.run-dir" else None
-    text = render(plan_of(site, **fields), made_by="allranks script train.py", run_dir=run_dir)
+    text = render(plan, made_by="allranks script train.py", run_dir=run_dir)
     return text.replace(f"allranks {__version__}", "allranks VERSION")
+
+
+def text_of(case: str) -> str:
+    return rendered(case, case_plan(case))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -155,8 +167,71 @@ def test_without_the_agent_only_comments_name_allranks(case: str) -> None:
     assert not [line for line in code if "allranks" in line.lower()]
 
 
-def test_the_same_plan_gives_the_same_text() -> None:
-    assert text_of("srun.apptainer") == text_of("srun.apptainer")
+@contextmanager
+def recorded_reads() -> Iterator[list[str]]:
+    """What is opened, listed or looked at meanwhile; stat and os.environ have no audit event."""
+    seen: list[str] = []
+    watching = [True]
+
+    def hook(event: str, words: tuple[Any, ...]) -> None:
+        if watching[0] and event.partition(".")[0] in (
+            "open",
+            "os",
+            "subprocess",
+            "glob",
+            "pathlib",
+        ):
+            seen.append(f"{event} {words}")
+
+    def look(path: object, *_: object, **__: object) -> Any:
+        seen.append(f"stat {path}")
+        raise FileNotFoundError(path)
+
+    sys.addaudithook(hook)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("stat", "lstat", "access", "getcwd"):
+            patch.setattr(os, name, look)
+        patch.setattr(os, "environ", NoEnvironment(seen))
+        try:
+            yield seen
+        finally:
+            watching[0] = False
+
+
+class NoEnvironment(dict[str, str]):
+    """An environment that takes note of being read."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    def __getitem__(self, name: str) -> str:
+        self.seen.append(f"environ {name}")
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.seen.append(f"environ {name}")
+        return default
+
+
+def test_rendering_reads_neither_the_disk_nor_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plans = {case: case_plan(case) for case in CASES}
+    texts = {case: rendered(case, plan) for case, plan in plans.items()}  # all is imported now
+    (tmp_path / "gmx_mpi").touch()
+    monkeypatch.chdir(tmp_path)
+    with recorded_reads() as reads:
+        again = {case: rendered(case, plan) for case, plan in plans.items()}
+    assert (again, reads) == (texts, [])
+
+
+def test_a_program_of_the_jobs_folder_is_found_when_the_plan_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = plan_of(script="solve").command
+    (tmp_path / "solve").touch()
+    monkeypatch.chdir(tmp_path)
+    assert (elsewhere, plan_of(script="solve").command) == (["solve"], ["./solve"])
 
 
 MASKS = "--cpu-bind=mask_cpu:" + ",".join(

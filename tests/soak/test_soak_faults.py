@@ -43,25 +43,25 @@ def _published(training: Training) -> list[Path]:
 # -- what rots after the fact
 
 
-def _cut(shard: Path) -> None:
+def _cut(shard: Path, dice: random.Random) -> None:
     os.truncate(shard, shard.stat().st_size - 7)
 
 
-def _flip(shard: Path) -> None:
+def _flip(shard: Path, dice: random.Random) -> None:
     data = bytearray(shard.read_bytes())
-    data[random.randrange(len(data) // 2, len(data))] ^= 1 << random.randrange(8)
+    data[dice.randrange(len(data) // 2, len(data))] ^= 1 << dice.randrange(8)
     shard.write_bytes(data)
 
 
-def _lose(shard: Path) -> None:
+def _lose(shard: Path, dice: random.Random) -> None:
     shard.unlink()
 
 
-def _lose_manifest(shard: Path) -> None:
+def _lose_manifest(shard: Path, dice: random.Random) -> None:
     shard.with_name("manifest.json").unlink()
 
 
-def _scramble_manifest(shard: Path) -> None:
+def _scramble_manifest(shard: Path, dice: random.Random) -> None:
     shard.with_name("manifest.json").write_text('{"format": 2, "step"')
 
 
@@ -81,14 +81,15 @@ ROT = [
 
 @pytest.mark.parametrize("rot", ROT)
 def test_the_checkpoint_before_a_broken_one_is_used(
-    rot: Callable[[Path], None], right: dict[str, Any], clean_env: dict[str, str], tmp_path: Path
-) -> None:
+    rot: Callable[[Path, random.Random], None], right: dict[str, Any], clean_env: dict[str, str],
+    tmp_path: Path, dice: random.Random,
+) -> None:  # fmt: skip
     training = Training(tmp_path, clean_env, WORDS, 2)
     training.start()
     _to_step(training, 12)
-    asked_to_end(training, random.Random())
+    asked_to_end(training, dice)
     newest = _published(training)[-1]
-    rot(sorted(newest.glob("rank-*.safetensors"))[0])
+    rot(sorted(newest.glob("rank-*.safetensors"))[0], dice)
     training.resume()
     assert training.wait() == 0, training.said
     assert not differences(right, result(training.run)), training.said
@@ -100,15 +101,15 @@ def test_the_checkpoint_before_a_broken_one_is_used(
 
 @pytest.mark.slow
 def test_all_broken_is_told_and_nothing_is_thrown_away(
-    clean_env: dict[str, str], tmp_path: Path
+    clean_env: dict[str, str], tmp_path: Path, dice: random.Random
 ) -> None:
     training = Training(tmp_path, clean_env, WORDS, 2)
     training.start()
     _to_step(training, 3)
-    command(training, random.Random())
+    command(training, dice)
     broken = _published(training)
     for checkpoint in broken:
-        _flip(next(checkpoint.glob("rank-*.safetensors")))
+        _flip(next(checkpoint.glob("rank-*.safetensors")), dice)
     for _ in range(2):
         training.resume()
         assert training.wait() != 0, training.said
@@ -175,12 +176,14 @@ def test_a_disk_that_fails_at_times(
 
 
 @pytest.mark.slow
-def test_a_slow_disk(right: dict[str, Any], clean_env: dict[str, str], tmp_path: Path) -> None:
+def test_a_slow_disk(
+    right: dict[str, Any], clean_env: dict[str, str], tmp_path: Path, dice: random.Random
+) -> None:
     env = {**clean_env, "PYTHONPATH": str(FAULTS), "ALLRANKS_TEST_FSYNC": "slow 0.2"}
     training = Training(tmp_path, env, WORDS, 2)
     training.start()
     assert training.until(training.under_way)
-    command(training, random.Random())
+    command(training, dice)
     training.resume()
     assert training.wait() == 0, training.said
     assert not differences(right, result(training.run)), training.said

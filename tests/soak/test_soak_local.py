@@ -18,14 +18,6 @@ LANES = [("single", 1, 0), ("ddp", 2, 0), ("fsdp", 2, 0), ("ddp", 2, 2)]
 """Strategy, ranks, loader workers."""
 
 
-@pytest.fixture
-def dice(request: pytest.FixtureRequest) -> random.Random:
-    """Random moments, the same ones again with ALLRANKS_SOAK_SEED."""
-    seed = os.environ.get("ALLRANKS_SOAK_SEED") or str(random.randrange(1 << 30))
-    print(f"ALLRANKS_SOAK_SEED={seed}")
-    return random.Random(f"{seed} {request.node.name}")
-
-
 def _compare(training: Training, right: dict[str, object], ends: list[str], met: Tallies) -> None:
     found = differences(right, result(training.run))
     for kind in ends if found else ():

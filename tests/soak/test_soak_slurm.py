@@ -137,11 +137,11 @@ LANES = [*(("ddp", kind) for kind in ENDS), ("deepspeed", "USR1 (Slurm)")]
 @pytest.mark.parametrize(("strategy", "kind"), LANES)
 def test_ends_on_a_cluster(
     strategy: str, kind: str, cluster: Any, clean_env: dict[str, str], tmp_path: Path,
-    tallies: Tallies,
+    tallies: Tallies, dice: random.Random,
 ) -> None:  # fmt: skip
     if strategy == "deepspeed":
         pytest.importorskip("deepspeed")
-    dice, words = random.Random(), [strategy, *WORDS]
+    words = [strategy, *WORDS]
     right = _right(tmp_path, clean_env, words)
     training = Submitted(tmp_path / "disturbed", {**clean_env, **cluster.env}, cluster, words)
     training.submit("--partition", "low", "--time", "20m")

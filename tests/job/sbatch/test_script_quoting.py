@@ -32,7 +32,7 @@ FILE = LINE.map(lambda text: text.replace("/", "_")[:40]).filter(
 """The name of a file or folder."""
 EVERYTHING = " ".join(HOSTILE)
 
-many = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

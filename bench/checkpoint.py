@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from allranks import TrainConfig, Trainer
 from allranks.train.callbacks import Callback
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.saving import Saving
 
 WIDTH = 1024
@@ -84,7 +84,7 @@ class Turns(Callback):
 
     def _saving(self, trainer: Any, fit: Any, name: str) -> Saving:
         trainer.config.checkpoint_async = name == "background"
-        made = Saving(trainer, fit, Store(self.folder / name))
+        made = Saving(trainer, fit, CheckpointStore(self.folder / name))
         made.take_over({})
         made.begin()
         trainer.config.checkpoint_async = True

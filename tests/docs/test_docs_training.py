@@ -24,7 +24,7 @@ from allranks.train.strategies import StrategyOptions  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / "docs"
 INSIDE = {
-    *("AuditReport", "Feed", "FeedOptions", "Share", "make_feed"),
+    *("AuditReport", "DistributedLoader", "LoaderOptions", "BatchWeight", "distribute_loader"),
     *("EVENTS", "Callbacks", "TrainerView"),
     *("JsonlLogger", "Loggers", "RunInfo", "make_loggers"),
     *("engine", "is_gradient_free"),

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from allranks import TrainConfig, Trainer
-from allranks.train.checkpoint.reader import Reader
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.strategies import DeepSpeed
-from allranks.train.strategies.states import put_together
+from allranks.train.strategies.named_states import join_tensors
 
 SAMPLES, GLOBAL_BATCH = 101, 16  # the last global batch has 5 samples, not even for 2 or 4 ranks
 KINDS: dict[str, dict[str, Any]] = {
@@ -98,8 +98,8 @@ def saved_optimizer(trainer: Trainer) -> dict[str, Any]:
     path = trainer.save_checkpoint("end")
     if path is None:
         return {}
-    reader = Reader(path)
-    state: dict[str, Any] = put_together(reader.blob("state")["optimizer"]["0"], reader.tensor)
+    reader = CheckpointReader(path)
+    state: dict[str, Any] = join_tensors(reader.blob("state")["optimizer"]["0"], reader.tensor)
     return state
 
 

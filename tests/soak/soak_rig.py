@@ -149,9 +149,9 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def result(run: Path) -> dict[str, Any]:
     """All that must be the same bit by bit: every tensor of the last checkpoint, and the curve."""
-    from allranks.train.checkpoint.reader import Reader
+    from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 
-    reader = Reader((run / "checkpoints" / "latest").resolve())
+    reader = CheckpointReader((run / "checkpoints" / "latest").resolve())
     tensors = {
         key: reader.tensor(key).clone() for key in reader.manifest.tensors if "." in key and key[:5] != "rank."
     }  # fmt: skip

@@ -136,7 +136,7 @@ def test_a_long_validation_is_broken_off_and_made_again(attempt: Path) -> None:
 
 def test_a_save_that_fails_is_a_failure(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer(Tell(step=3), epochs=1000)
-    monkeypatch.setattr("allranks.train.checkpoint.store.Store.free", lambda self: 0)
+    monkeypatch.setattr("allranks.train.checkpoint.store.CheckpointStore.free", lambda self: 0)
     with pytest.raises(
         AllranksError, match=r"is about to end \(SIGUSR1\) and step \d+ was not saved"
     ):

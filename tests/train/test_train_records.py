@@ -15,7 +15,7 @@ from trainer_rig import line, points, quiet  # noqa: E402
 from allranks import Trainer  # noqa: E402
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train.callbacks import Callback, When  # noqa: E402
-from allranks.train.checkpoint.store import Store  # noqa: E402
+from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -26,10 +26,10 @@ def test_checkpoints_kept_and_the_best() -> None:
     trainer = Trainer(model, optimizer, config)
     trainer.fit(DataLoader(points(), 8), DataLoader(points(), 8))
     folder = trainer.folder / "checkpoints"
-    kept = {saved.path.name: saved.manifest for saved in Store(folder).all()}
+    kept = {saved.path.name: saved.manifest for saved in CheckpointStore(folder).list_saved()}
     assert [*kept] == ["step-00000030", "step-00000025"]
     assert [manifest.finished for manifest in kept.values()] == [True, False]
-    assert Store(folder).links() == {"best": "step-00000030", "latest": "step-00000030"}
+    assert CheckpointStore(folder).links() == {"best": "step-00000030", "latest": "step-00000030"}
 
 
 def test_the_metrics_file_has_every_kind() -> None:
@@ -117,10 +117,10 @@ def test_too_little_room_is_found_before_writing(
 ) -> None:
     model, optimizer = line()
     trainer = Trainer(model, optimizer, quiet())
-    monkeypatch.setattr(Store, "free", lambda self: 1 << 20)
+    monkeypatch.setattr(CheckpointStore, "free", lambda self: 1 << 20)
     trainer.fit(DataLoader(points(), 8))
     assert "it needs 64 MiB, and" in capsys.readouterr().out
-    assert Store(trainer.folder / "checkpoints").all() == []
+    assert CheckpointStore(trainer.folder / "checkpoints").list_saved() == []
 
 
 def test_no_checkpoints_means_none() -> None:

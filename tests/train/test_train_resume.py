@@ -18,8 +18,8 @@ from trainer_rig import line, points, quiet, untimed  # noqa: E402
 from allranks import Trainer  # noqa: E402
 from allranks.errors import REPLACED, UsageError  # noqa: E402
 from allranks.train.callbacks import EarlyStopping, When  # noqa: E402
-from allranks.train.checkpoint.reader import Reader  # noqa: E402
-from allranks.train.checkpoint.store import Store  # noqa: E402
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader  # noqa: E402
+from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -80,7 +80,7 @@ def points3() -> Any:
 
 def saved(folder: Path) -> dict[str, Any]:
     """All that the last checkpoint and the curve hold, without times."""
-    reader = Reader((folder / "checkpoints" / "latest").resolve())
+    reader = CheckpointReader((folder / "checkpoints" / "latest").resolve())
     keys = [key for key in reader.manifest.tensors if key != "state"]
     state = reader.blob("state")
     rows = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -195,7 +195,7 @@ def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(
 ) -> None:
     train(Noisy(), kill=10, checkpoint_async=False)
     folder = run_folder / "checkpoints"
-    newest = Store(folder).all()[0].path
+    newest = CheckpointStore(folder).list_saved()[0].path
     file = newest / "rank-00000.safetensors"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -226,9 +226,9 @@ def test_named_checkpoints_stay_and_names_are_checked() -> None:
     config = quiet(epochs=4, checkpoint_every=1, checkpoint_keep=1, callbacks=[keep])
     trainer = Trainer(model, optimizer, config)
     trainer.fit(DataLoader(points(), 8))
-    store = Store(trainer.folder / "checkpoints")
+    store = CheckpointStore(trainer.folder / "checkpoints")
     assert store.links()["mine"] == "step-00000005"
-    assert {saved.step for saved in store.all()} == {5, 20}
+    assert {saved.step for saved in store.list_saved()} == {5, 20}
     for name in ("latest", "step-00000005", "a/b", ""):
         with pytest.raises(UsageError, match="save_checkpoint"):
             trainer.save_checkpoint(name)
@@ -288,9 +288,9 @@ def test_a_new_start_keeps_the_checkpoints_of_the_old_one_apart(
     Trainer(model, optimizer, quiet(max_steps=7, resume=False)).fit(
         DataLoader(points(), batch_size=4)
     )
-    store = Store(run_folder / "checkpoints")
-    assert [saved.step for saved in store.all()] == [7]
-    assert [saved.step for saved in Store(store.folder / "earlier").all()] == [20]
+    store = CheckpointStore(run_folder / "checkpoints")
+    assert [saved.step for saved in store.list_saved()] == [7]
+    assert [saved.step for saved in CheckpointStore(store.folder / "earlier").list_saved()] == [20]
     assert (store.folder / "latest").resolve().name == "step-00000007"
     assert "moved to" in capsys.readouterr().out
 
@@ -298,7 +298,7 @@ def test_a_new_start_keeps_the_checkpoints_of_the_old_one_apart(
 def test_a_training_that_was_replaced_ends(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store(run_folder / "checkpoints")
+    store = CheckpointStore(run_folder / "checkpoints")
 
     def replace(trainer: Any) -> None:
         if trainer.step == 6:
@@ -312,5 +312,5 @@ def test_a_training_that_was_replaced_ends(
     with pytest.raises(SystemExit) as end:
         Trainer(model, optimizer, config).fit(DataLoader(points(), batch_size=4))
     assert end.value.code == REPLACED
-    assert [saved.step for saved in store.all()] == [4]
+    assert [saved.step for saved in store.list_saved()] == [4]
     assert "another one took over" in capsys.readouterr().out

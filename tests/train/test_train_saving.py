@@ -17,10 +17,10 @@ from allranks import Trainer  # noqa: E402
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train.callbacks import Callback, SaveEvery, StepDecay, When  # noqa: E402
 from allranks.train.checkpoint import saver  # noqa: E402
-from allranks.train.checkpoint.reader import Reader  # noqa: E402
-from allranks.train.checkpoint.saver import Saver  # noqa: E402
-from allranks.train.checkpoint.snapshot import Snapshot  # noqa: E402
-from allranks.train.checkpoint.store import Store  # noqa: E402
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader  # noqa: E402
+from allranks.train.checkpoint.saver import CheckpointSaver  # noqa: E402
+from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
+from allranks.train.checkpoint.write_plan import CheckpointState  # noqa: E402
 from allranks.train.pace import Pace  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
@@ -88,7 +88,7 @@ def test_a_save_asked_for_before_a_step_is_of_its_end() -> None:
     ask = When("before_step", lambda t: t.save_checkpoint("mine") if t.step == 2 else None)
     trainer = made(ask, log_every=100)
     trainer.fit(data())
-    assert Reader(trainer.checkpoints / "mine").manifest.step == 3
+    assert CheckpointReader(trainer.checkpoints / "mine").manifest.step == 3
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
@@ -111,12 +111,12 @@ def test_a_save_after_the_end_is_of_a_finished_training(
     first = life()
     if at == "after":
         first.save_checkpoint("final")
-    assert all(saved.manifest.finished for saved in Store(first.checkpoints).all())
+    assert all(saved.manifest.finished for saved in CheckpointStore(first.checkpoints).list_saved())
     assert (first.checkpoints / "final").is_dir()
     again = life()
     assert again.state.first_step == again.step == first.step
     again.save_checkpoint("again")
-    assert Reader(again.checkpoints / "again").manifest.finished
+    assert CheckpointReader(again.checkpoints / "again").manifest.finished
 
 
 def test_the_path_that_is_returned_is_there() -> None:
@@ -143,7 +143,9 @@ def test_a_new_start_is_not_finished_because_an_old_one_was(
         return trained(kill=kill, epochs=4, checkpoint_best_only=True, **fields)
 
     assert life().step == 20
-    assert [saved.step for saved in Store(run_folder / "checkpoints").all()] == [20]  # the best
+    assert [saved.step for saved in CheckpointStore(run_folder / "checkpoints").list_saved()] == [
+        20
+    ]  # the best
     assert life(kill=13, resume=False).step == 13
     last = life()
     assert (last.state.first_step, last.step) == (10, 20)
@@ -155,7 +157,7 @@ def test_averaged_weights_are_not_saved_as_the_trained_ones() -> None:
     with trainer.averaged(), pytest.raises(UsageError, match="Call it outside of the block"):
         trainer.save_checkpoint("ema")
     trainer.save_checkpoint("mine")
-    kept = Reader(trainer.checkpoints / "mine").tensor("model.weight")
+    kept = CheckpointReader(trainer.checkpoints / "mine").tensor("model.weight")
     assert torch.equal(kept, trainer.model.weight)
 
 
@@ -179,7 +181,7 @@ def test_numpy_numbers_are_saved_and_what_cannot_be_is_told_at_the_start() -> No
     optimizer = torch.optim.Adam(model.parameters(), lr=numpy.float64(1e-3))
     trainer = Trainer(model, optimizer, quiet())
     trainer.fit(data())
-    assert [saved.step for saved in Store(trainer.checkpoints).all()] == [5]
+    assert [saved.step for saved in CheckpointStore(trainer.checkpoints).list_saved()] == [5]
     Trainer(model, optimizer, quiet(resume=str(trainer.checkpoints), epochs=2)).fit(data())
     optimizer.param_groups[0]["mine"] = object()
     with pytest.raises(UsageError, match=r"state of the optimizer holds a object \(at .*mine\)"):
@@ -220,7 +222,7 @@ def test_the_last_hooks_saves_are_on_the_disk(event: str, monkeypatch: pytest.Mo
     trainer = trained(
         When(event, lambda t, *_: t.save_checkpoint("last")), kill=3 * (event == "exception")
     )
-    assert Reader(trainer.checkpoints / "last").manifest.step == trainer.step
+    assert CheckpointReader(trainer.checkpoints / "last").manifest.step == trainer.step
 
 
 def test_a_failing_training_waits_for_its_checkpoint_as_long_as_they_take(
@@ -233,10 +235,10 @@ def test_a_failing_training_waits_for_its_checkpoint_as_long_as_they_take(
     monkeypatch.setenv("ALLRANKS_ATTEMPT_DIR", str(own))
     waited: list[float | None] = []
 
-    def wait(self: Saver, timeout: float | None = None) -> None:
+    def wait(self: CheckpointSaver, timeout: float | None = None) -> None:
         waited.append(timeout)
 
-    monkeypatch.setattr(Saver, "wait", wait)
+    monkeypatch.setattr(CheckpointSaver, "wait", wait)
     trainer = trained(kill=2, checkpoint_every_steps=1)
     assert trainer._saving is not None
     assert trainer._saving.longest == 21.0
@@ -246,9 +248,11 @@ def test_a_failing_training_waits_for_its_checkpoint_as_long_as_they_take(
 def test_how_long_a_save_takes() -> None:
     pace = Pace()
     weights = torch.zeros(1_000_000)
-    pace.guess(Snapshot({"model.weight": weights}), 1)
+    pace.guess(CheckpointState({"model.weight": weights}), 1)
     assert pace.longest == pytest.approx(0.12)  # three times 4 MB, at 100 MB a second
-    pace.guess(Snapshot({"model.weight": weights, "optimizer.0.exp_avg": weights.clone()}), 1)
+    pace.guess(
+        CheckpointState({"model.weight": weights, "optimizer.0.exp_avg": weights.clone()}), 1
+    )
     assert pace.longest == pytest.approx(0.08)
     pace.measure(0.01)
     assert pace.longest == 0.01

@@ -10,8 +10,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from allranks.train.checkpoint.listing import Row
-    from allranks.train.checkpoint.store import Store
+    from allranks.train.checkpoint.checkpoint_list import CheckpointRow
+    from allranks.train.checkpoint.store import CheckpointStore
 
 _TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt")
 _COLOURS = {"broken": "red", "unreadable": "red", "set aside": "yellow", "newer": "yellow"}
@@ -48,9 +48,9 @@ def checkpoints(
     as_json: bool,
 ) -> None:
     """List the checkpoints of RUN (a name, a folder, a job id or `last`), the newest first."""
-    from allranks.train.checkpoint.listing import stores
+    from allranks.train.checkpoint.checkpoint_list import find_stores
 
-    found = stores(run)
+    found = find_stores(run)
     if out is not None:
         path = _export(found, run, out, step, best, kind, average, dtype)
         click.echo(f"Wrote {out}, the weights of {path}")
@@ -66,10 +66,10 @@ def _refuse_alone(step: int | None, best: bool, *options: object) -> None:
         )
 
 
-def _list(found: Sequence[Store], run: str, verify: bool, as_json: bool) -> None:
-    from allranks.train.checkpoint.listing import rows
+def _list(found: Sequence[CheckpointStore], run: str, verify: bool, as_json: bool) -> None:
+    from allranks.train.checkpoint.checkpoint_list import list_checkpoints
 
-    listed = {store.folder: rows(store, verify=verify) for store in found}
+    listed = {store.folder: list_checkpoints(store, verify=verify) for store in found}
     everything = [row for each in listed.values() for row in each]
     if as_json:
         import json
@@ -87,7 +87,7 @@ def _list(found: Sequence[Store], run: str, verify: bool, as_json: bool) -> None
 
 
 def _export(
-    found: Sequence[Store],
+    found: Sequence[CheckpointStore],
     run: str,
     out: Path,
     step: int | None,
@@ -97,8 +97,8 @@ def _export(
     dtype: str | None,
 ) -> Path:
     from allranks.errors import AllranksError, UsageError
-    from allranks.train.checkpoint.listing import choose
-    from allranks.train.checkpoint.verify import problems
+    from allranks.train.checkpoint.checkpoint_list import choose_checkpoint
+    from allranks.train.checkpoint.valid_checkpoints import find_problems
 
     if step is not None and best:
         raise click.UsageError("--step and --best name two checkpoints: give one.")
@@ -109,16 +109,16 @@ def _export(
         raise UsageError(
             f"{run} has {len(found)} folders of checkpoints, one for each training. Name one: {there}"
         )
-    path = choose(found[0], step, best)
+    path = choose_checkpoint(found[0], step, best)
     _need_torch()
-    if wrong := problems(path):
+    if wrong := find_problems(path):
         raise AllranksError(f"{path} is broken: {' '.join(wrong)}\nChoose another: --step N")
     import torch
 
-    from allranks.train.checkpoint.export import export
+    from allranks.train.checkpoint.weights_export import export_weights
 
     kind = kind or ("torch" if out.suffix in _TORCH_FILES else "safetensors")
-    export(path, out, kind, average=average, dtype=getattr(torch, dtype) if dtype else None)
+    export_weights(path, out, kind, average=average, dtype=getattr(torch, dtype) if dtype else None)
     return path
 
 
@@ -134,7 +134,7 @@ def _need_torch() -> None:
         )
 
 
-def _table(rows: Sequence[Row]) -> None:
+def _table(list_checkpoints: Sequence[CheckpointRow]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -146,14 +146,14 @@ def _table(rows: Sequence[Row]) -> None:
         table.add_column(title, no_wrap=True, justify="left" if title == "SAVED" else "right")
     for title in ("STRATEGY", "NAMES", "STATE"):
         table.add_column(title, overflow="fold")
-    for row in rows:
+    for row in list_checkpoints:
         colour = _COLOURS.get(row.state, "green")
         numbers = (row.step, _plain(row.epoch), _when(row.time), size(row.bytes))
         words = (_plain(row.world_size), row.strategy, ", ".join(row.names))
         table.add_row(*map(str, (*numbers, *words)), Text(row.state, style=colour))
     console = Console()
     console.print(table)
-    for row in rows:
+    for row in list_checkpoints:
         for problem in row.problems:
             console.print(f"{Path(row.folder).name}: {problem}", soft_wrap=True, markup=False)
 

@@ -15,7 +15,7 @@ from allranks.runtime.preemption.deadline import Deadline
 from allranks.runtime.preemption.sync_points import SyncPoints
 from allranks.runtime.world.communicator import get_communicator
 from allranks.train.config import TrainConfig
-from allranks.train.data import Feed
+from allranks.train.data import DistributedLoader
 from allranks.train.session import Session
 
 
@@ -79,9 +79,9 @@ class Agreement:
         self._saved = time.monotonic()
         self._looks.exclude_time(step)
 
-    def watched(self, feed: Feed) -> Any:
-        """The feed for a validation, which is broken off when the ranks agree to leave."""
-        return feed if self.deadline is None else _Watched(feed, self)
+    def watched(self, loader: DistributedLoader) -> Any:
+        """The loader for a validation, which is broken off when the ranks agree to leave."""
+        return loader if self.deadline is None else _Watched(loader, self)
 
     def look_at_batch(self, number: int) -> None:
         """In a validation, after so many batches; every rank has the same number of them."""
@@ -106,13 +106,13 @@ class Agreement:
 
 
 class _Watched:
-    """A feed that looks at the other ranks between its batches."""
+    """A loader that looks at the other ranks between its batches."""
 
-    def __init__(self, feed: Feed, agreement: Agreement) -> None:
-        self._feed, self._agreement = feed, agreement
+    def __init__(self, loader: DistributedLoader, agreement: Agreement) -> None:
+        self._loader, self._agreement = loader, agreement
 
     def epoch(self, number: int) -> Iterator[Any]:
         self._agreement.begin_batches()
-        for done, item in enumerate(self._feed.epoch(number), start=1):
+        for done, item in enumerate(self._loader.epoch(number), start=1):
             yield item
             self._agreement.look_at_batch(done)

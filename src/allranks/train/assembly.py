@@ -12,7 +12,7 @@ from allranks.errors import UsageError
 from allranks.train import callbacks as kit
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.compilation import Compiler
-from allranks.train.data import Feed
+from allranks.train.data import DistributedLoader
 from allranks.train.ema import Average
 from allranks.train.engine import Engine, make_engine
 from allranks.train.folder import attempt_folder, make_folder
@@ -65,25 +65,32 @@ def _calls_model(trainer: Trainer) -> bool:
     return own or takes_step(trainer.own_step) or trainer.is_gradient_free
 
 
-def make_fit(trainer: Trainer, engine: Engine, feed: Feed, val_feed: Feed | None) -> Fit:
+def make_fit(
+    trainer: Trainer,
+    engine: Engine,
+    loader: DistributedLoader,
+    val_loader: DistributedLoader | None,
+) -> Fit:
     config, session = trainer.config, engine.session
     state = State(epochs=config.last_epoch, device=session.device)
-    state.samples_per_step = (feed.global_batch or 0) * config.accumulate
-    state.total_steps = _total_steps(trainer, feed)
+    state.samples_per_step = (loader.global_batch or 0) * config.accumulate
+    state.total_steps = _total_steps(trainer, loader)
     trainer.state = state
     trainer.metrics = {}
-    callbacks = Callbacks(_all_callbacks(trainer, val_feed is not None))
+    callbacks = Callbacks(_all_callbacks(trainer, val_loader is not None))
     meter = Meter(session.device, session.world.size, session.world.rank)
-    parts = _make_parts(trainer, engine, feed, meter)
+    parts = _make_parts(trainer, engine, loader, meter)
     if callbacks.has("before_step"):
         refuse_wish(engine.strategy, "before_step")
         parts.before_step = lambda: callbacks.fire("before_step", trainer)
     refuse_wish(engine.strategy, "scheduler", trainer.scheduler is not None)
     refuse_wish(engine.strategy, "lr_scaling", config.lr_scaling != "none")
     engine.strategy.begin_fit(
-        batch_size=feed.batch_size, global_batch=feed.global_batch, total_steps=state.total_steps
+        batch_size=loader.batch_size,
+        global_batch=loader.global_batch,
+        total_steps=state.total_steps,
     )
-    factor = _lr_factor(trainer, feed)
+    factor = _lr_factor(trainer, loader)
     scale_rates(parts.optimizers, parts.scheduler, factor)
     compiler = Compiler(
         engine.objective,
@@ -94,12 +101,12 @@ def make_fit(trainer: Trainer, engine: Engine, feed: Feed, val_feed: Feed | None
         may_graph=engine.strategy.name == "single" and config.accumulate == 1,
     )
     return Fit(
-        engine, feed, val_feed, parts, make_step(trainer, parts), meter, state, callbacks, compiler,
+        engine, loader, val_loader, parts, make_step(trainer, parts), meter, state, callbacks, compiler,
         ordinary=not _calls_model(trainer) and not any(map(needs_closure, parts.optimizers)),
     )  # fmt: skip
 
 
-def _make_parts(trainer: Trainer, engine: Engine, feed: Feed, meter: Meter) -> Parts:
+def _make_parts(trainer: Trainer, engine: Engine, loader: DistributedLoader, meter: Meter) -> Parts:
     config, here = trainer.config, engine.session.world
     decided = engine.strategy.options
     named = trainer._named_optimizers()
@@ -112,8 +119,8 @@ def _make_parts(trainer: Trainer, engine: Engine, feed: Feed, meter: Meter) -> P
         meter=meter,
         precision=engine.precision,
         keep_loss=torch.Tensor.item if engine.session.device.type == "cpu" else torch.Tensor.detach,
-        batch_size=feed.batch_size,
-        total_of=feed.total_of,
+        batch_size=loader.batch_size,
+        total_of=loader.total_of,
         rank=here.rank,
         size=here.size,
         accumulate=config.accumulate,
@@ -161,7 +168,7 @@ def _custom(trainer: Trainer) -> bool:
 
 def _may_compile(trainer: Trainer, engine: Engine) -> bool:
     """Only the objective is compiled: not a model that the user's own step calls."""
-    may = not engine.strategy.refuses("compile")
+    may = not engine.strategy.unsupported_reason("compile")
     return may and not _calls_model(trainer) and not trainer.config.deterministic
 
 
@@ -186,24 +193,24 @@ def _all_callbacks(trainer: Trainer, has_val: bool) -> list[Any]:
     return made
 
 
-def _total_steps(trainer: Trainer, feed: Feed) -> int | None:
+def _total_steps(trainer: Trainer, loader: DistributedLoader) -> int | None:
     """Optimizer steps to come, where that can be known."""
     config = trainer.config
     known = [config.max_steps] if config.max_steps is not None else []
-    if feed.batches is not None and config.last_epoch is not None:
-        known.append(config.last_epoch * math.ceil(feed.batches / config.accumulate))
+    if loader.batches is not None and config.last_epoch is not None:
+        known.append(config.last_epoch * math.ceil(loader.batches / config.accumulate))
     return min(known, default=None)
 
 
-def _lr_factor(trainer: Trainer, feed: Feed) -> float:
+def _lr_factor(trainer: Trainer, loader: DistributedLoader) -> float:
     config = trainer.config
     if config.lr_scaling == "none" or trainer.is_gradient_free:
         return 1.0
-    own = feed.batch_size if config.batch_size_is == "per_rank" else feed.global_batch
+    own = loader.batch_size if config.batch_size_is == "per_rank" else loader.global_batch
     base = config.lr_base_batch or own
-    if feed.global_batch is None or base is None:
+    if loader.global_batch is None or base is None:
         raise UsageError(
             f"lr_scaling='{config.lr_scaling}' needs the batch size, which this data does not tell.\n"
             "Scale the learning rate yourself, or use a DataLoader with a batch_size."
         )
-    return scale_factor(config.lr_scaling, feed.global_batch * config.accumulate, base)
+    return scale_factor(config.lr_scaling, loader.global_batch * config.accumulate, base)

@@ -47,9 +47,9 @@ def _facts(trainer: Trainer, fit: Fit, resumed: bool) -> Iterator[tuple[str, str
     yield "strategy", f"{strategy.describe()} ({fit.engine.reason})"
     yield "batch", _batch(trainer, fit)
     yield "precision", _precision(fit)
-    for note in fit.feed.notes:
+    for note in fit.loader.notes:
         yield "data", note
-    for warning in fit.feed.warnings:
+    for warning in fit.loader.warnings:
         yield "WARNING", warning
     if resumed:
         yield "resumed", f"at epoch {fit.state.epoch}, step {fit.state.step}"
@@ -71,19 +71,19 @@ def _where(fit: Fit) -> str:
 
 
 def _batch(trainer: Trainer, fit: Fit) -> str:
-    config, feed, size = trainer.config, fit.feed, fit.engine.session.world.size
-    if feed.global_batch is None:
+    config, loader, size = trainer.config, fit.loader, fit.engine.session.world.size
+    if loader.global_batch is None:
         text = f"as the data gives it × {size} ranks"
     else:
         text = (
-            f"{feed.global_batch} ({feed.batch_size} per rank × {size})"
+            f"{loader.global_batch} ({loader.batch_size} per rank × {size})"
             if size > 1
-            else (f"{feed.global_batch}")
+            else (f"{loader.global_batch}")
         )
     if config.accumulate > 1:
         text += f" × {config.accumulate} accumulated"
-        if feed.global_batch is not None:
-            text += f" = {feed.global_batch * config.accumulate} per step"
+        if loader.global_batch is not None:
+            text += f" = {loader.global_batch * config.accumulate} per step"
     rates = [group["lr"] for o in fit.parts.optimizers for group in o.param_groups]
     moves = ", moved by the scheduler" if fit.parts.scheduler is not None else ""
     rate = f", learning rate {rates[0]:g}{moves}" if rates else ""

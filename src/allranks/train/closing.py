@@ -15,7 +15,7 @@ from allranks.train.departure import leave
 from allranks.train.schedule import advance
 
 if TYPE_CHECKING:
-    from allranks.train.data import Feed
+    from allranks.train.data import DistributedLoader
     from allranks.train.loop import Loop
 
 
@@ -30,7 +30,7 @@ def end_epoch(loop: Loop, began: float, complete: bool) -> None:
     due = config.val_every and (state.epoch % config.val_every == 0 or last)
     if due and state.closing != "validated" and not config.val_every_steps:
         validate(loop)
-    whole = complete or state.batch == loop.fit.feed.batches_of(state.epoch)
+    whole = complete or state.batch == loop.fit.loader.batches_of(state.epoch)
     if whole and config.scheduler_every == "epoch" and parts.scheduler is not None:
         advance(parts.scheduler, loop.trainer.metrics, loop.trainer.monitor)
     state.closing = "done" if whole else "stopped"
@@ -57,20 +57,20 @@ def _write_means(loop: Loop, seconds: float) -> None:
 
 def validate(loop: Loop) -> None:
     """Validate in the middle of training; the average's weights when there is one."""
-    if loop.fit.val_feed is not None:
+    if loop.fit.val_loader is not None:
         with loop.clock.away():
             loop._recorder.show()
-            _validate(loop, loop.fit.val_feed)
+            _validate(loop, loop.fit.val_loader)
 
 
-def _validate(loop: Loop, feed: Feed) -> None:
+def _validate(loop: Loop, loader: DistributedLoader) -> None:
     fit, state, trainer = loop.fit, loop.state, loop.trainer
     average = fit.parts.average
     loop.fire("val_start")
     state.phase = "validate"
     try:
         with average.applied() if average is not None else nullcontext():
-            values = trainer._evaluate(loop._agreement.watched(feed), "val")
+            values = trainer._evaluate(loop._agreement.watched(loader), "val")
     except LeaveNow:
         state.phase = "train"
         state.closing = state.closing or "validating"
@@ -94,6 +94,6 @@ def _say_epoch(loop: Loop, seconds: float) -> None:
 
 
 def _audit(loop: Loop) -> None:
-    report = loop.fit.feed.check() if loop.config.audit else None
+    report = loop.fit.loader.check() if loop.config.audit else None
     if report is not None and (not report.ok or loop.config.verbose):
         loop.trainer.say(("" if report.ok else "WARNING: ") + report.message)

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from allranks.train.data import Share
+    from allranks.train.data import BatchWeight
     from allranks.train.loop import Fit
     from allranks.train.trainer import Trainer
 
@@ -182,26 +182,26 @@ class _Eager:
         self._objective._compiled_call_impl = self._kept
 
 
-def careful_step(trainer: Trainer, fit: Fit, data: Any, share: Share | None) -> bool:
+def careful_step(trainer: Trainer, fit: Fit, data: Any, batch_weight: BatchWeight | None) -> bool:
     """A batch of an odd shape runs uncompiled; the first compiled one may fail to compile."""
     compiler = fit.compiler
     if not compiler.trial:
-        with compiler.eager() if share is not None and compiler.mode else nullcontext():
-            return fit.step(data, share)
-    if share is not None:
+        with compiler.eager() if batch_weight is not None and compiler.mode else nullcontext():
+            return fit.step(data, batch_weight)
+    if batch_weight is not None:
         with compiler.eager():
-            return fit.step(data, share)
+            return fit.step(data, batch_weight)
     compiler.trial = False
     if fit.engine.session.device.type == "cuda":
         fit.parts.keep_loss = _cloned if compiler.graphs else torch.Tensor.detach
     trainer._remake_step(fit)
     try:
-        return fit.step(data, share)
+        return fit.step(data, batch_weight)
     except compile_errors() as error:
         compiler.failed(error)
         for optimizer in fit.engine.optimizers:
             optimizer.zero_grad()
-        return fit.step(data, share)
+        return fit.step(data, batch_weight)
 
 
 def _cloned(loss: torch.Tensor) -> torch.Tensor:

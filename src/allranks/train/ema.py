@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from allranks.train.strategies.states import user_name
+from allranks.train.strategies.named_states import user_name
 
 
 class Average:

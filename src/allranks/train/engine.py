@@ -12,12 +12,12 @@ from torch import nn
 
 from allranks.errors import UsageError
 from allranks.train.config import TrainConfig
-from allranks.train.data import Feed, FeedOptions, make_feed
+from allranks.train.data import DistributedLoader, LoaderOptions, distribute_loader
 from allranks.train.objective import Compute, Objective
 from allranks.train.precision import Precision, fuse, make_precision
 from allranks.train.refusals import check_optimizers, check_wishes
 from allranks.train.session import Session, end_with, start_session
-from allranks.train.strategies import Strategy, StrategyOptions, choose
+from allranks.train.strategies import Strategy, StrategyOptions, choose_strategy
 
 
 @dataclass
@@ -39,14 +39,14 @@ class Engine:
     fused: list[str]
     """The optimizers that were switched to fused kernels."""
 
-    def feed(self, loader: Any, *, training: bool) -> Feed:
+    def distribute(self, loader: Any, *, training: bool) -> DistributedLoader:
         """The loader made distributed for this rank."""
         if loader is None or not hasattr(loader, "__iter__"):
             raise UsageError(
                 f"The data is a {type(loader).__name__}: give a DataLoader or an iterable of batches."
             )
         world, config = self.session.world, self.config
-        options = FeedOptions(
+        options = LoaderOptions(
             seed=self.session.seed,
             batch_size_is=config.batch_size_is,
             shard_iterable=config.shard_iterable,
@@ -56,7 +56,9 @@ class Engine:
             training=training,
         )
         device = self.session.device
-        return make_feed(loader, rank=world.rank, size=world.size, device=device, options=options)
+        return distribute_loader(
+            loader, rank=world.rank, size=world.size, device=device, options=options
+        )
 
 
 def make_engine(
@@ -88,9 +90,9 @@ def make_engine(
     world, device = session.world, session.device
     if extra is not None:
         extra.to(device, config.dtype)
-    strategy, reason = choose(config.strategy, model, optimizers, world, device, options)
+    strategy, reason = choose_strategy(config.strategy, model, optimizers, world, device, options)
     precision = make_precision(
-        strategy.decide(options, optimizers, world).precision,
+        strategy.resolve_options(options, optimizers, world).precision,
         device,
         owned=strategy.owns_precision,
         scales=not strategy.owns_scaling,
@@ -111,7 +113,7 @@ def make_engine(
     optimizers = strategy.optimizers
     # No fused kernel takes sparse gradients, which only the layer that makes them tells of.
     sparse = any(getattr(part, "sparse", False) for part in model.modules())
-    may_fuse = config.fused and not sparse and not strategy.refuses("fused")
+    may_fuse = config.fused and not sparse and not strategy.unsupported_reason("fused")
     fused = [type(o).__name__ for o in optimizers if may_fuse and fuse(o, device)]
     return Engine(
         config, session, strategy, reason, precision, model, objective, wrapped, optimizers, fused

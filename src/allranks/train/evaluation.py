@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 
 from allranks.errors import UsageError
-from allranks.train.data import Feed
-from allranks.train.data.move import count_samples
+from allranks.train.data import DistributedLoader
+from allranks.train.data.batch_transfer import count_samples
 from allranks.train.engine import Engine
 from allranks.train.meter import Meter
 from allranks.train.objective import Compute, call_model
@@ -37,7 +37,7 @@ def evaluating(engine: Engine) -> Iterator[None]:
 
 def evaluate(
     engine: Engine,
-    feed: Feed,
+    loader: DistributedLoader,
     compute: Compute | None = None,
     *,
     most: int | None = None,
@@ -45,11 +45,13 @@ def evaluate(
     """Loss and metrics over all samples, each counted once; of ``most`` batches at most."""
     meter = Meter(engine.session.device, engine.session.world.size)
     with evaluating(engine):
-        for number, (data, share) in enumerate(feed.epoch(0)):
+        for number, (data, batch_weight) in enumerate(loader.epoch(0)):
             if most is not None and number >= most:
                 break
             loss, metrics = _computed(engine, compute, data)
-            meter.add(loss, metrics, count_samples(data) if share is None else share.count)
+            meter.add(
+                loss, metrics, count_samples(data) if batch_weight is None else batch_weight.count
+            )
         return meter.flush().means()
 
 
@@ -65,15 +67,17 @@ def _computed(engine: Engine, compute: Compute | None, data: Any) -> Any:
 
 
 def predict(
-    engine: Engine, feed: Feed, predict_step: Callable[[nn.Module, Any], Any] | None = None
+    engine: Engine,
+    loader: DistributedLoader,
+    predict_step: Callable[[nn.Module, Any], Any] | None = None,
 ) -> Any:
     """The model's outputs for every sample in the dataset's order, on the CPU, on every rank."""
     step = predict_step or call_model
     parts: list[Any] = []
     with evaluating(engine):
-        for data, share in feed.epoch(0):
+        for data, batch_weight in loader.epoch(0):
             output = _computed(engine, lambda model, batch: step(model, batch), data)
-            count = count_samples(data) if share is None else share.count
+            count = count_samples(data) if batch_weight is None else batch_weight.count
             parts.append(_first(_to_cpu(output), count))
     if engine.session.world.size > 1:
         parts = _in_order(parts, engine.session.world.size)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allranks.errors import AllranksError, UsageError
-from allranks.train.checkpoint.find import newest_valid, resolve
-from allranks.train.checkpoint.reader import Reader
-from allranks.train.checkpoint.saved import saved_at
-from allranks.train.checkpoint.store import Store
-from allranks.train.checkpoint.verify import problems
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
+from allranks.train.checkpoint.manifest import read_saved
+from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.valid_checkpoints import find_newest_valid, find_problems, resolve
 from allranks.train.config import TrainConfig
 from allranks.train.data.agree import gathered
 
@@ -26,7 +25,7 @@ FINISHED = "finished"
 class Found:
     """A checkpoint that is sound, open on this rank."""
 
-    reader: Reader
+    reader: CheckpointReader
     state: dict[str, Any]
     own: bool
     """Whether it is of this very run and fit, and not of another that was named."""
@@ -55,7 +54,7 @@ def _is_more(now: float | None, before: float | None) -> bool:
     return before is not None and (now is None or now > before)
 
 
-def find(trainer: Trainer, store: Store) -> Found | None:
+def find(trainer: Trainer, store: CheckpointStore) -> Found | None:
     """What ``TrainConfig(resume=…)`` means: this fit's newest checkpoint, else the one that is named.
 
     Collective. A job that was started with the name of a checkpoint and is requeued goes on from its own.
@@ -65,16 +64,16 @@ def find(trainer: Trainer, store: Store) -> Found | None:
         return None
 
     def look(check: Callable[[Path], Sequence[str]]) -> tuple[str, bool] | None:
-        saved = newest_valid(store, check, lambda text: trainer.say(f"WARNING: {text}"))
+        saved = find_newest_valid(store, check, lambda text: trainer.say(f"WARNING: {text}"))
         if saved is not None:
             return str(saved.path), True
         if resume in (True, "auto"):
             return None
         alike = Path(str(resume)) / store.folder.name  # a run folder: its fit of the same turn
-        named = alike if Store(alike).all() else resume
+        named = alike if CheckpointStore(alike).list_saved() else resume
         return str(resolve(str(named), check, trainer.say)), False
 
-    found = look(problems) if size == 1 else _together(look, trainer.world.rank, size)
+    found = look(find_problems) if size == 1 else _together(look, trainer.world.rank, size)
     if found is None:
         return None
     return _opened(Path(found[0]), found[1], size)
@@ -84,7 +83,7 @@ def _opened(path: Path, own: bool, size: int) -> Found:
     """Every rank reads the manifest and the small state; an error of one is everyone's."""
     found, problem = None, ""
     try:
-        reader = Reader(path)
+        reader = CheckpointReader(path)
         found = Found(reader, reader.blob("state"), own)
     except AllranksError as error:
         problem = str(error)
@@ -126,7 +125,7 @@ def _checked(path: Path, rank: int, size: int) -> list[str]:
 
 def _share(path: Path, rank: int, size: int) -> list[str] | None:
     """What is wrong with this rank's share of the files; None when it cannot see them."""
-    manifest = saved_at(path).manifest
+    manifest = read_saved(path).manifest
     if manifest is None:
-        return problems(path) if rank == 0 else None
-    return problems(path, sorted(manifest.files)[rank::size])
+        return find_problems(path) if rank == 0 else None
+    return find_problems(path, sorted(manifest.files)[rank::size])

@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from allranks.train.data.move import count_samples
+from allranks.train.data.batch_transfer import count_samples
 
 if TYPE_CHECKING:
-    from allranks.train.data import Share
+    from allranks.train.data import BatchWeight
     from allranks.train.loop import Fit
     from allranks.train.marks import Marks
     from allranks.train.stepping import Step
@@ -84,21 +84,21 @@ class Counting:
     def around(self, step: Step) -> Step:
         """The step, of which the first batch is counted."""
 
-        def run(data: Any, share: Share | None) -> bool:
+        def run(data: Any, batch_weight: BatchWeight | None) -> bool:
             if not self.is_wanted or was_compiled():
                 self.is_wanted = False
-                return step(data, share)
+                return step(data, batch_weight)
             self.is_wanted, self.has_run = False, True
-            return self._counted(step, data, share)
+            return self._counted(step, data, batch_weight)
 
         return run
 
-    def _counted(self, step: Step, data: Any, share: Share | None) -> bool:
+    def _counted(self, step: Step, data: Any, batch_weight: BatchWeight | None) -> bool:
         counter = Counter()
         self._marks.listener = counter.ended
         try:
             with counter:
-                stepped = step(data, share)
+                stepped = step(data, batch_weight)
         finally:
             self._marks.listener = None
         self.flops = (counter.total or 0.0) / max(count_samples(data), 1)

@@ -18,7 +18,7 @@ from allranks.train.agreement import Agreed
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.closing import end_epoch, validate
 from allranks.train.compilation import Compiler, careful_step
-from allranks.train.data import Feed, Share
+from allranks.train.data import BatchWeight, DistributedLoader
 from allranks.train.departure import leave, make_agreement, watching
 from allranks.train.engine import Engine
 from allranks.train.limits import Limits
@@ -39,8 +39,8 @@ class Fit:
     """What one call of ``fit`` works with."""
 
     engine: Engine
-    feed: Feed
-    val_feed: Feed | None
+    loader: DistributedLoader
+    val_loader: DistributedLoader | None
     parts: Parts
     step: Step
     meter: Meter
@@ -122,11 +122,11 @@ class Loop:
         """Whether batches follow in an epoch whose end was begun: the training was made longer since."""
         if self.state.closing in ("", "validating") or self.limits.has_ended(epoch):
             return False
-        return self.state.batch < (self.fit.feed.batches_of(epoch) or 0)
+        return self.state.batch < (self.fit.loader.batches_of(epoch) or 0)
 
     def _train(self, epoch: int, skip: int) -> bool:
         """The batches of an epoch. True when it came to its end."""
-        batches = self.clock.timed(self.fit.feed.epoch(epoch, skip=skip))
+        batches = self.clock.timed(self.fit.loader.epoch(epoch, skip=skip))
         self._plan_stop()
         with self.clock.stepping():
             complete = self._quick(batches) if self._is_quiet() else self._observed(batches)
@@ -142,14 +142,14 @@ class Loop:
         heard = ("batch_start", "batch_end", "step_end")
         return self.config.accumulate == 1 and not any(map(self.fit.callbacks.has, heard))
 
-    def _quick(self, batches: Iterator[tuple[Any, Share | None]]) -> bool:
+    def _quick(self, batches: Iterator[tuple[Any, BatchWeight | None]]) -> bool:
         """The hot path. True when the epoch came to its end."""
         step, state, compiler = self.fit.step, self.state, self.fit.compiler
-        for data, share in batches:
-            if share is None and not compiler.trial:
-                step(data, share)
+        for data, batch_weight in batches:
+            if batch_weight is None and not compiler.trial:
+                step(data, batch_weight)
             else:
-                careful_step(self.trainer, self.fit, data, share)
+                careful_step(self.trainer, self.fit, data, batch_weight)
                 step = self.fit.step  # compiling may have made another
             state.batch += 1
             state.step = done = state.step + 1
@@ -159,14 +159,14 @@ class Loop:
                 step = self.fit.step  # one that is marked, perhaps
         return True
 
-    def _observed(self, batches: Iterator[tuple[Any, Share | None]]) -> bool:
+    def _observed(self, batches: Iterator[tuple[Any, BatchWeight | None]]) -> bool:
         """With callbacks per batch, or several batches per step."""
         state, parts, fire = self.state, self.fit.parts, self.fire
-        for data, share, last in with_last(batches, self.config.accumulate > 1):
+        for data, batch_weight, last in with_last(batches, self.config.accumulate > 1):
             parts.last_batch, parts.batch = last, state.batch
             self.trainer.batch = data
             fire("batch_start")
-            stepped = careful_step(self.trainer, self.fit, data, share)
+            stepped = careful_step(self.trainer, self.fit, data, batch_weight)
             state.batch += 1
             fire("batch_end")
             if not stepped:

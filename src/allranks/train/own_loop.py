@@ -24,7 +24,7 @@ from allranks.errors import UsageError
 from allranks.runtime.preemption.deadline import Deadline, deadline
 from allranks.runtime.world.model import World
 from allranks.train.config import TrainConfig
-from allranks.train.data import Feed, Share
+from allranks.train.data import BatchWeight, DistributedLoader
 from allranks.train.engine import Engine, make_engine
 from allranks.train.meter import Meter
 from allranks.train.refusals import refuse_ignored
@@ -129,25 +129,25 @@ class Prepared:
         if isinstance(each, torch.optim.Optimizer):
             return each
         training = self._window is None
-        feed = self._engine.feed(each, training=training)
+        loader = self._engine.distribute(each, training=training)
         if training:
-            self._window = Window(self.config.accumulate, feed.total_of)
-            self._parts.batch_size = feed.batch_size
+            self._window = Window(self.config.accumulate, loader.total_of)
+            self._parts.batch_size = loader.batch_size
             self._engine.strategy.begin_fit(
-                batch_size=feed.batch_size, global_batch=feed.global_batch, total_steps=None
+                batch_size=loader.batch_size, global_batch=loader.global_batch, total_steps=None
             )
-        return PreparedLoader(feed, self._enter if training else None)
+        return PreparedLoader(loader, self._enter if training else None)
 
-    def _enter(self, share: Share | None, last: bool, number: int) -> None:
+    def _enter(self, batch_weight: BatchWeight | None, last: bool, number: int) -> None:
         """Before a training batch: its weight, and whether its backward pass communicates."""
         assert self._window is not None
         if number == 0 and not self._closes:  # the epoch before was left inside a window
             for optimizer in self._parts.optimizers:
                 optimizer.zero_grad()
         weight, self._closes = self._window.enter(last, number)
-        self._weight = weight * (1.0 if share is None else share.weight)
+        self._weight = weight * (1.0 if batch_weight is None else batch_weight.factor)
         if self.config.accumulate > 1:
-            self._engine.strategy.begin_micro(self._closes)
+            self._engine.strategy.begin_micro_batch(self._closes)
 
     def _make_parts(self, engine: Engine, optimizers: list[Any]) -> Parts:
         config, here = self.config, engine.session.world
@@ -209,8 +209,8 @@ class PreparedModel(nn.Module):
 class PreparedLoader:
     """Each pass is an epoch, in another order, with every sample once over all ranks."""
 
-    def __init__(self, feed: Feed, enter: Any) -> None:
-        self.feed = feed
+    def __init__(self, loader: DistributedLoader, enter: Any) -> None:
+        self.loader = loader
         self.epoch = 0
         """Passes begun so far; set it to go on from another one."""
         self.weight = 1.0
@@ -220,21 +220,21 @@ class PreparedLoader:
         self._enter = enter
 
     def __len__(self) -> int:
-        if self.feed.batches is None:
+        if self.loader.batches is None:
             raise TypeError("the data does not tell how many batches it has")
-        return self.feed.batches
+        return self.loader.batches
 
     def __iter__(self) -> Iterator[Any]:
         self.epoch += 1
-        batches = self.feed.epoch(self.epoch)
+        batches = self.loader.epoch(self.epoch)
         held, number = next(batches, None), 0
         while held is not None:
             following = next(batches, None)
-            data, share = held
-            self.weight = 1.0 if share is None else share.weight
-            self.count = None if share is None else share.count
+            data, batch_weight = held
+            self.weight = 1.0 if batch_weight is None else batch_weight.factor
+            self.count = None if batch_weight is None else batch_weight.count
             if self._enter is not None:
-                self._enter(share, following is None, number)
+                self._enter(batch_weight, following is None, number)
             yield data
             held, number = following, number + 1
 

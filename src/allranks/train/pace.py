@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.runs.progress_file import AttemptProgress
-from allranks.train.checkpoint.snapshot import Snapshot, bytes_of
+from allranks.train.checkpoint.write_plan import CheckpointState, bytes_of
 from allranks.train.folder import lost_attempt
 
 _SLOW = 100e6
@@ -34,7 +34,7 @@ class Pace:
         """A save of this attempt took so long."""
         self.measured = max(self.measured, seconds)
 
-    def guess(self, snapshot: Snapshot, size: int) -> None:
+    def guess(self, snapshot: CheckpointState, size: int) -> None:
         """By the bytes of the tensors, as long as nothing was saved."""
         begun = any(key.startswith("optimizer.") for key in snapshot.tensors)
         self.guessed = bytes_of(snapshot, size) * (1 if begun else _GROWTH) / _SLOW

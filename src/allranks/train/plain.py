@@ -38,10 +38,10 @@ def _number(value: Any) -> Any:
 
 def _can_be_read(value: Any) -> bool:
     """Some other things are as safe for torch: its types and devices, sets."""
-    from allranks.train.checkpoint.reader import packed, unpacked
+    from allranks.train.checkpoint.checkpoint_reader import pack_blob, unpack_blob
 
     try:
-        unpacked(packed(value))
+        unpack_blob(pack_blob(value))
     except Exception:  # noqa: BLE001  whatever hinders it, it cannot be kept
         return False
     return True

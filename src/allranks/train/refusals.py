@@ -10,7 +10,7 @@ from torch import nn
 
 from allranks.errors import UsageError
 from allranks.train.config import TrainConfig
-from allranks.train.data import Feed
+from allranks.train.data import DistributedLoader
 from allranks.train.schedule import stepping
 from allranks.train.strategies.base import Strategy
 
@@ -26,10 +26,12 @@ _OWN_LOOP = {
 }  # fmt: skip
 
 
-def check_fit(trainer: Trainer, feed: Feed, val_feed: Feed | None) -> None:
+def check_fit(
+    trainer: Trainer, loader: DistributedLoader, val_loader: DistributedLoader | None
+) -> None:
     """The data against what the configuration waits for."""
     config = trainer.config
-    if feed.endless and config.max_steps is None and config.max_time is None:
+    if loader.endless and config.max_steps is None and config.max_time is None:
         raise UsageError(
             "The training data never ends, so an epoch does not either.\n"
             "Give max_steps=… or max_time='2h'."
@@ -42,11 +44,11 @@ def check_fit(trainer: Trainer, feed: Feed, val_feed: Feed | None) -> None:
         )
     if any(isinstance(each, type) for each in stepping(trainer.scheduler)):
         raise UsageError("scheduler= is a class: give an object, made from the optimizer.")
-    never = not config.val_every and not config.val_every_steps and val_feed is not None
+    never = not config.val_every and not config.val_every_steps and val_loader is not None
     if config.patience is not None and never and (config.monitor or "val_").startswith("val_"):
         raise UsageError(f"patience={config.patience} looks at validations; val_every=0 has none.")
     waits = config.patience is not None or config.checkpoint_best_only
-    if waits and (config.monitor or "").startswith("val_") and val_feed is None:
+    if waits and (config.monitor or "").startswith("val_") and val_loader is None:
         raise UsageError(
             f"monitor='{config.monitor}' is measured on validation data, and there is none.\n"
             "Use trainer.fit(train, val), or monitor='train_loss'."
@@ -89,7 +91,7 @@ def check_wishes(strategy: Strategy, config: TrainConfig, optimizers: Sequence[A
 
 def refuse_wish(strategy: Strategy, wish: str, asked: bool = True) -> None:
     """An error where something is asked for that this strategy cannot do."""
-    reason = strategy.refuses(wish) if asked else ""
+    reason = strategy.unsupported_reason(wish) if asked else ""
     if reason:
         raise UsageError(f"{wish} does not work with the {strategy.name} strategy: {reason}")
 

@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint.reader import Reader
-from allranks.train.checkpoint.snapshot import Snapshot
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
+from allranks.train.checkpoint.write_plan import CheckpointState
 from allranks.train.data.digest import mixed_seed
 from allranks.train.plain import plain
 from allranks.train.schedule import scale_rates, stepping
 from allranks.train.seeds import random_state, seed_rank, set_random_state
-from allranks.train.strategies.states import misfit, noted, taken_apart
+from allranks.train.strategies.named_states import model_mismatch, split_tensors, tensor_keys
 
 if TYPE_CHECKING:
     from allranks.train.loop import Fit
     from allranks.train.trainer import Trainer
 
 
-def snapshot(trainer: Trainer, fit: Fit) -> Snapshot:
+def snapshot(trainer: Trainer, fit: Fit) -> CheckpointState:
     """The whole training as this rank holds it; nothing is gathered and nothing copied yet."""
     engine, parts = fit.engine, fit.parts
     strategy, scaler = engine.strategy, engine.precision.scaler
@@ -33,15 +33,15 @@ def snapshot(trainer: Trainer, fit: Fit) -> Snapshot:
         str(number): strategy.optimizer_tensors(each)
         for number, each in enumerate(parts.optimizers)
     }
-    average = None if parts.average is None else parts.average.tensors(strategy.beside)
+    average = None if parts.average is None else parts.average.tensors(strategy.like_parameter)
     criterion = _criterion_entries(fit)
     if criterion is not None:
-        criterion = {name: strategy.of_rank_0(value) for name, value in criterion.items()}
+        criterion = {name: strategy.rank_0_value(value) for name, value in criterion.items()}
     state = {
-        "model": taken_apart(strategy.model_tensors(), "model", tensors),
-        "optimizer": taken_apart(optimizers, "optimizer", tensors, counters=True),
-        "average": taken_apart(average, "average", tensors),
-        "criterion": taken_apart(criterion, "criterion", tensors),
+        "model": split_tensors(strategy.model_tensors(), "model", tensors),
+        "optimizer": split_tensors(optimizers, "optimizer", tensors, counters=True),
+        "average": split_tensors(average, "average", tensors),
+        "criterion": split_tensors(criterion, "criterion", tensors),
         "schedulers": [_without_code(each.state_dict()) for each in stepping(parts.scheduler)],
         "scaler": None if scaler is None else scaler.state_dict(),
         "strategy": {strategy.name: strategy.extra_state()},
@@ -54,9 +54,9 @@ def snapshot(trainer: Trainer, fit: Fit) -> Snapshot:
     }
     own = {"random": random_state(), "window": fit.meter.state()}
     if not trainer.world.is_main:
-        return Snapshot(tensors, own=own)
+        return CheckpointState(tensors, own=own)
     kept = {name: plain(value, f"The state of the {name}") for name, value in state.items()}
-    return Snapshot(tensors, state=kept, own=own)
+    return CheckpointState(tensors, state=kept, own=own)
 
 
 def _progress(trainer: Trainer, fit: Fit) -> dict[str, Any]:
@@ -65,9 +65,9 @@ def _progress(trainer: Trainer, fit: Fit) -> dict[str, Any]:
         "epoch": state.epoch,
         "step": state.step,
         "closing": state.closing,
-        "position": fit.feed.position(state.epoch, state.batch),
+        "position": fit.loader.position(state.epoch, state.batch),
         "samples": samples_seen(fit),
-        "global_batch": fit.feed.global_batch,
+        "global_batch": fit.loader.global_batch,
         "lr_factor": _lr_factor(fit),
         "seed": session.seed,
         "world_size": session.world.size,
@@ -79,14 +79,14 @@ def _progress(trainer: Trainer, fit: Fit) -> dict[str, Any]:
 
 def samples_seen(fit: Fit) -> int:
     """Over all ranks and epochs, as far as the data tells."""
-    state, feed = fit.state, fit.feed
-    inside = feed.position(state.epoch, state.batch)
-    if feed.samples is None or inside["unit"] != "samples":
+    state, loader = fit.state, fit.loader
+    inside = loader.position(state.epoch, state.batch)
+    if loader.samples is None or inside["unit"] != "samples":
         return state.samples
-    return max(0, state.epoch - 1) * feed.samples + min(int(inside["done"]), feed.samples)
+    return max(0, state.epoch - 1) * loader.samples + min(int(inside["done"]), loader.samples)
 
 
-def misfits(fit: Fit, reader: Reader, state: Mapping[str, Any]) -> None:
+def misfits(fit: Fit, reader: CheckpointReader, state: Mapping[str, Any]) -> None:
     """An error, the same on all ranks, when the checkpoint is of another training; nothing is changed."""
     strategy, parts = fit.engine.strategy, fit.parts
     for what, saved, here in (
@@ -95,22 +95,22 @@ def misfits(fit: Fit, reader: Reader, state: Mapping[str, Any]) -> None:
     ):
         if saved != here:
             raise UsageError(f"{reader.path} holds {saved} {what}, this training has {here}.")
-    problem = strategy.misfit(state["model"], reader)
+    problem = strategy.model_mismatch(state["model"], reader)
     for optimizer, saved in zip(parts.optimizers, state["optimizer"].values(), strict=True):
-        problem = problem or strategy.optimizer_misfit(optimizer, saved)
+        problem = problem or strategy.optimizer_mismatch(optimizer, saved)
     entries = _criterion_entries(fit)
     if entries is not None and state["criterion"] is not None and not problem:
-        problem = misfit(entries, noted(state["criterion"]), reader)
+        problem = model_mismatch(entries, tensor_keys(state["criterion"]), reader)
         problem = problem.replace("model", "criterion")
     if problem:
         raise UsageError(f"{problem}\nThe checkpoint is {reader.path}.")
 
 
-def load(trainer: Trainer, fit: Fit, reader: Reader, state: Mapping[str, Any]) -> None:
+def load(trainer: Trainer, fit: Fit, reader: CheckpointReader, state: Mapping[str, Any]) -> None:
     """Go on where the checkpoint stands. Collective."""
     progress = state["progress"]
     if progress["closing"] != "done":
-        fit.feed.resume(progress["epoch"], progress["position"])
+        fit.loader.resume(progress["epoch"], progress["position"])
     _load_large(fit, reader, state)
     _load_small(fit, state)
     _scale_again(fit, progress["lr_factor"])
@@ -120,20 +120,20 @@ def load(trainer: Trainer, fit: Fit, reader: Reader, state: Mapping[str, Any]) -
     _set_position(trainer, fit, progress)
 
 
-def _load_large(fit: Fit, reader: Reader, state: Mapping[str, Any]) -> None:
+def _load_large(fit: Fit, reader: CheckpointReader, state: Mapping[str, Any]) -> None:
     strategy, parts = fit.engine.strategy, fit.parts
     strategy.load_model(state["model"], reader)
     for optimizer, saved in zip(parts.optimizers, state["optimizer"].values(), strict=True):
         strategy.load_optimizer(optimizer, saved, reader)
     if parts.average is not None:
         parts.average.restart()  # for what the checkpoint has no average of
-        kept = parts.average.tensors(strategy.beside)
-        keys = noted(state["average"] or {})
-        strategy.fill({keys[name]: kept[name] for name in kept if name in keys}, reader)
+        kept = parts.average.tensors(strategy.like_parameter)
+        keys = tensor_keys(state["average"] or {})
+        strategy.load_tensors({keys[name]: kept[name] for name in kept if name in keys}, reader)
     entries = _criterion_entries(fit)
     if entries is not None and state["criterion"] is not None:
-        keys = noted(state["criterion"])
-        strategy.fill({key: entries[name] for name, key in keys.items()}, reader)
+        keys = tensor_keys(state["criterion"])
+        strategy.load_tensors({key: entries[name] for name, key in keys.items()}, reader)
 
 
 def _load_small(fit: Fit, state: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ def _load_small(fit: Fit, state: Mapping[str, Any]) -> None:
         optimizer._opt_called = True  # it did step: a schedule that moves first is no mistake
 
 
-def _load_own(fit: Fit, reader: Reader, progress: Mapping[str, Any]) -> None:
+def _load_own(fit: Fit, reader: CheckpointReader, progress: Mapping[str, Any]) -> None:
     """This rank's generators, and what was measured since the last log; other ranks share that out."""
     session, before = fit.engine.session, progress["world_size"]
     here = session.world
@@ -182,14 +182,14 @@ def _set_position(trainer: Trainer, fit: Fit, progress: Mapping[str, Any]) -> No
 
 def _total_steps(trainer: Trainer, fit: Fit) -> int | None:
     """Steps in all, those before the resumption as they were, the others with the present batch."""
-    state, feed, config = fit.state, fit.feed, trainer.config
+    state, loader, config = fit.state, fit.loader, trainer.config
     known = [config.max_steps] if config.max_steps is not None else []
-    if feed.batches is not None and config.last_epoch is not None:
-        this = feed.batches_of(state.epoch) or 0
+    if loader.batches is not None and config.last_epoch is not None:
+        this = loader.batches_of(state.epoch) or 0
         left = 0 if state.closing == "done" else this - fit.start_batch
         epochs = max(0, config.last_epoch - state.epoch)
         steps = math.ceil(left / config.accumulate) + epochs * math.ceil(
-            feed.batches / config.accumulate
+            loader.batches / config.accumulate
         )
         known.append(state.step + steps)
     return min(known, default=None)

@@ -13,7 +13,7 @@ from allranks.train.stepping import Step, full_step
 from allranks.train.work import make_counting, peak_of, positions
 
 if TYPE_CHECKING:
-    from allranks.train.data import Share
+    from allranks.train.data import BatchWeight
     from allranks.train.flops import Counting
     from allranks.train.loop import Fit
     from allranks.train.marks import Marks
@@ -111,10 +111,10 @@ class Sampling:
         if not self._looks:
             return step
 
-        def run(data: Any, share: Share | None) -> bool:
+        def run(data: Any, batch_weight: BatchWeight | None) -> bool:
             there, samples = positions(data)
             self._seen[0] += there
             self._seen[1] += samples
-            return step(data, share)
+            return step(data, batch_weight)
 
         return run

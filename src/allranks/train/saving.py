@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.errors import AllranksError, UsageError
 from allranks.train import resuming
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.checkpoint_names import check_name, links_of
 from allranks.train.data.agree import gathered
 from allranks.train.finding import note_finished
@@ -29,7 +29,7 @@ _PATIENCE = (5.0, 120.0)
 class Saving:
     """The checkpoints of one ``fit``. Methods are collective unless they say otherwise."""
 
-    def __init__(self, trainer: Trainer, fit: Fit, store: Store) -> None:
+    def __init__(self, trainer: Trainer, fit: Fit, store: CheckpointStore) -> None:
         self._trainer, self._fit = trainer, fit
         self._writing = Writing(trainer, fit, store)
         self._asked: set[str | None] = set()

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from allranks.train.data import Share
+from allranks.train.data import BatchWeight
 from allranks.train.objective import loss_and_metrics
 from allranks.train.stepping import Parts, Step, apply_gradients, close_step
 
@@ -35,13 +35,13 @@ def closure_step(parts: Parts) -> Step:
     """
     optimizer = parts.optimizers[0]
 
-    def run(data: Any, share: Share | None) -> bool:
+    def run(data: Any, batch_weight: BatchWeight | None) -> bool:
         first: list[Any] = []
 
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
             loss, metrics = parts.objective(data)
-            weighted = loss if share is None else loss * share.weight
+            weighted = loss if batch_weight is None else loss * batch_weight.factor
             parts.strategy.backward(weighted)
             if parts.clip_norm is not None:
                 parts.grad_norm = parts.strategy.clip_norm(parts.parameters, parts.clip_norm)
@@ -50,7 +50,7 @@ def closure_step(parts: Parts) -> Step:
             return _mean_over_ranks(weighted.detach(), parts.size)
 
         optimizer.step(closure)
-        count = parts.count(data, share)
+        count = parts.count(data, batch_weight)
         parts.meter.add(first[0], first[1], count)
         close_step(parts)
         return True
@@ -100,12 +100,15 @@ def manual_step(parts: Parts, training_step: Callable[..., Any]) -> Step:
     """The user's function makes the steps; a batch counts as one step."""
     control = ManualStep(parts)
 
-    def run(data: Any, share: Share | None) -> bool:
-        control.weight, control.stepped = 1.0 if share is None else share.weight, False
+    def run(data: Any, batch_weight: BatchWeight | None) -> bool:
+        control.weight, control.stepped = (
+            1.0 if batch_weight is None else batch_weight.factor,
+            False,
+        )
         with autocast(parts):
             result = training_step(parts.model, data, control)
         loss, metrics = _manual_result(result)
-        count = parts.count(data, share)
+        count = parts.count(data, batch_weight)
         parts.meter.add(torch.as_tensor(loss).detach(), metrics, count)
         for optimizer in parts.optimizers:  # what a loss left in those it was not for
             optimizer.zero_grad()
@@ -125,13 +128,13 @@ def _manual_result(result: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
 def custom_step(parts: Parts, optimize_step: Callable[..., Any], loss_fn: Any) -> Step:
     """The user's own ``optimize_step(model, optimizer, loss_fn, batch)`` does the whole step."""
 
-    def run(data: Any, share: Share | None) -> bool:
+    def run(data: Any, batch_weight: BatchWeight | None) -> bool:
         with autocast(parts):
             result = optimize_step(parts.model, parts.optimizers[0], loss_fn, data)
         if isinstance(result, tuple) and len(result) == 2:  # the loss may be a float
             result = torch.as_tensor(result[0]), result[1]
         loss, metrics = loss_and_metrics(result, "optimize_step")
-        count = parts.count(data, share)
+        count = parts.count(data, batch_weight)
         parts.meter.add(loss.detach(), metrics, count)
         close_step(parts)
         return True
@@ -155,19 +158,19 @@ class Search:
         self._began_at = 0
         """The step from which on the optimizer was told of every candidate."""
 
-    def step(self, data: Any, share: Share | None) -> bool:
+    def step(self, data: Any, batch_weight: BatchWeight | None) -> bool:
         """One candidate."""
         with torch.no_grad():
-            self._try_one(data, share)
+            self._try_one(data, batch_weight)
         close_step(self._parts)
         return True
 
-    def _try_one(self, data: Any, share: Share | None) -> None:
+    def _try_one(self, data: Any, batch_weight: BatchWeight | None) -> None:
         parts = self._parts
         candidate = self._optimizer.ask() if parts.rank == 0 else None
         vector = self._given(None if candidate is None else candidate.value)
         loss, metrics = parts.objective(data)
-        count = parts.count(data, share)
+        count = parts.count(data, batch_weight)
         seen = torch.stack([loss.double() * count, torch.tensor(float(count)).to(loss.device)])
         if parts.size > 1:
             dist.all_reduce(seen)

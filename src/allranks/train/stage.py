@@ -16,7 +16,7 @@ from allranks.runtime.preemption.deadline import shared_deadline
 from allranks.train import loggers as sinks
 from allranks.train.assembly import make_fit
 from allranks.train.callbacks.base import Callbacks
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.folder import (
     attempt_folder,
     checkpoint_folder,
@@ -30,7 +30,7 @@ from allranks.train.loggers.base import Loggers, RunInfo
 from allranks.train.loop import Fit, Loop
 from allranks.train.refusals import check_fit
 from allranks.train.session import share_result
-from allranks.train.starting import GoneOn, begin, close_feeds
+from allranks.train.starting import GoneOn, begin, close_loaders
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer
@@ -43,11 +43,11 @@ def fitting(trainer: Trainer, train: Any, val: Any) -> Iterator[Loop | None]:
     None where the training had finished before: its state is loaded, and there is nothing to do.
     """
     engine = trainer.engine()
-    feed = engine.feed(train, training=True)
-    val_feed = None if val is None else engine.feed(val, training=False)
-    check_fit(trainer, feed, val_feed)
-    fit = make_fit(trainer, engine, feed, val_feed)
-    store = Store(checkpoint_folder(trainer.folder))
+    loader = engine.distribute(train, training=True)
+    val_loader = None if val is None else engine.distribute(val, training=False)
+    check_fit(trainer, loader, val_loader)
+    fit = make_fit(trainer, engine, loader, val_loader)
+    store = CheckpointStore(checkpoint_folder(trainer.folder))
     how = begin(trainer, fit, store, train, val)
     trainer._loop = loop = Loop(trainer, fit)
     gone_on = how.gone_on
@@ -107,7 +107,7 @@ def _unwatched(trainer: Trainer, fit: Fit, found: GoneOn) -> Iterator[None]:
     try:
         yield
     finally:
-        close_feeds(fit)
+        close_loaders(fit)
 
 
 def _greet(trainer: Trainer, fit: Fit, resumed: bool) -> None:
@@ -167,7 +167,7 @@ def _watched(trainer: Trainer, fit: Fit) -> Iterator[None]:
         trainer._sink.close(status)
         if trainer.world.is_main:
             _draw(trainer)
-        close_feeds(fit)
+        close_loaders(fit)
     if trainer.world.is_main:
         shared_deadline().progress.update(step=fit.state.step, outcome="finished")
     if trainer.stop_reason:

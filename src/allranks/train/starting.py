@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from allranks.errors import UsageError
 from allranks.runs.atomic_files import read_json
 from allranks.train import resuming
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.data.agree import gathered
 from allranks.train.finding import find, note_finished
 from allranks.train.loggers.undo import lines_there
@@ -34,7 +34,7 @@ class Beginning:
     """How much of that; None leaves it as it is."""
 
 
-def begin(trainer: Trainer, fit: Fit, store: Store, train: Any, val: Any) -> Beginning:
+def begin(trainer: Trainer, fit: Fit, store: CheckpointStore, train: Any, val: Any) -> Beginning:
     """Take the folder over, and take up the checkpoint that is meant, if there is one. Collective."""
     config, world = trainer.config, trainer.world
     begun = Begun.before(store) if world.is_main else Begun()
@@ -55,7 +55,7 @@ def begin(trainer: Trainer, fit: Fit, store: Store, train: Any, val: Any) -> Beg
     return Beginning(gone_on, gone_on is not None or begun.was_there, logged)
 
 
-def _set_aside(trainer: Trainer, store: Store) -> None:
+def _set_aside(trainer: Trainer, store: CheckpointStore) -> None:
     """What an earlier start saved must not be taken for this one's; nothing of it is deleted."""
     try:
         aside = store.set_aside()
@@ -79,7 +79,9 @@ class GoneOn:
     save_seconds: float
 
 
-def _resume(trainer: Trainer, fit: Fit, store: Store, train: Any, val: Any) -> GoneOn | None:
+def _resume(
+    trainer: Trainer, fit: Fit, store: CheckpointStore, train: Any, val: Any
+) -> GoneOn | None:
     """Take up the checkpoint that is meant, if there is one. Collective."""
     found = find(trainer, store)
     if found is None:
@@ -100,10 +102,10 @@ def _keep_seed(trainer: Trainer, fit: Fit, seed: int, train: Any, val: Any) -> N
     if trainer.config.seed is not None:
         trainer.say(f"seed={trainer.config.seed}: the training began with {seed}, which stays.")
     engine.session = replace(engine.session, seed=seed)
-    close_feeds(fit)
-    fit.feed = engine.feed(train, training=True)
-    fit.val_feed = None if val is None else engine.feed(val, training=False)
-    fit.parts.total_of = fit.feed.total_of
+    close_loaders(fit)
+    fit.loader = engine.distribute(train, training=True)
+    fit.val_loader = None if val is None else engine.distribute(val, training=False)
+    fit.parts.total_of = fit.loader.total_of
     trainer._remake_step(fit)
 
 
@@ -115,7 +117,7 @@ class Begun:
     logged: Mapping[str, int] | None = None
 
     @classmethod
-    def before(cls, store: Store) -> Begun:
+    def before(cls, store: CheckpointStore) -> Begun:
         """From the note of the last owner; a first start counts the lines that are there."""
         known = read_json(store.folder / "owner.json").get("logged")
         if isinstance(known, dict):
@@ -123,8 +125,8 @@ class Begun:
         return cls(False, lines_there(store.folder.parent))
 
 
-def close_feeds(fit: Fit) -> None:
+def close_loaders(fit: Fit) -> None:
     """End the workers of its data."""
-    for each in (fit.feed, fit.val_feed):
+    for each in (fit.loader, fit.val_loader):
         if each is not None:
             each.close()

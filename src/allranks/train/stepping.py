@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from allranks.train.data import Share
-from allranks.train.data.move import count_samples
+from allranks.train.data import BatchWeight
+from allranks.train.data.batch_transfer import count_samples
 from allranks.train.ema import Average
 from allranks.train.meter import Meter
 from allranks.train.objective import shortest
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from allranks.train.marks import Marks
     from allranks.train.special_steps import Search
 
-Step = Callable[[Any, "Share | None"], bool]
+Step = Callable[[Any, "BatchWeight | None"], bool]
 
 
 @dataclass
@@ -75,9 +75,13 @@ class Parts:
     def parameters(self) -> list[torch.Tensor]:
         return [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
 
-    def count(self, data: Any, share: Share | None) -> int:
+    def count(self, data: Any, batch_weight: BatchWeight | None) -> int:
         """How many of this rank's samples the batch counts for."""
-        return share.count if share is not None else self.batch_size or count_samples(data)
+        return (
+            batch_weight.count
+            if batch_weight is not None
+            else self.batch_size or count_samples(data)
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -94,14 +98,14 @@ def plain_step(parts: Parts) -> Step:
     step, zero = _stepper(parts.strategy, optimizer), optimizer.zero_grad
     schedulers = stepping(parts.scheduler) if parts.scheduler_per_step else []
 
-    def run(data: Any, share: Share | None) -> bool:
+    def run(data: Any, batch_weight: BatchWeight | None) -> bool:
         loss, metrics = objective(data)
-        if share is None:
+        if batch_weight is None:
             backward(loss)
             add(keep(loss), metrics, full or count_samples(data))
         else:
-            backward(loss * share.weight)
-            add(keep(loss), metrics, share.count)
+            backward(loss * batch_weight.factor)
+            add(keep(loss), metrics, batch_weight.count)
         step()
         zero()
         for scheduler in schedulers:
@@ -132,14 +136,14 @@ def full_step(parts: Parts, marks: Marks | None = None) -> Step:
     window = Window(parts.accumulate, parts.total_of)
     scaler = parts.precision.scaler
 
-    def run(data: Any, share: Share | None) -> bool:
+    def run(data: Any, batch_weight: BatchWeight | None) -> bool:
         weight, closes = window.enter(parts.last_batch, parts.batch)
         if parts.accumulate > 1:
-            parts.strategy.begin_micro(closes)
+            parts.strategy.begin_micro_batch(closes)
         if marks is not None:
             marks.begin()
         loss, metrics = parts.objective(data)
-        factor = weight if share is None else weight * share.weight
+        factor = weight if batch_weight is None else weight * batch_weight.factor
         scaled = loss if factor == 1.0 else loss * factor
         scaled = scaled if scaler is None else scaler.scale(scaled)
         if marks is not None:
@@ -148,7 +152,7 @@ def full_step(parts: Parts, marks: Marks | None = None) -> Step:
         parts.strategy.backward(scaled)
         if marks is not None:
             marks.end_backward()
-        count = parts.count(data, share)
+        count = parts.count(data, batch_weight)
         parts.meter.add(parts.keep_loss(loss), metrics, count)
         if closes:
             apply_gradients(parts, parts.optimizers, window.correction())
@@ -245,12 +249,12 @@ class Window:
 
 
 def with_last(
-    batches: Iterator[tuple[Any, Share | None]], ahead: bool
-) -> Iterator[tuple[Any, Share | None, bool]]:
+    batches: Iterator[tuple[Any, BatchWeight | None]], ahead: bool
+) -> Iterator[tuple[Any, BatchWeight | None, bool]]:
     """Each batch with whether it is the epoch's last; ``ahead`` fetches one more to know it."""
     if not ahead:
-        for data, share in batches:
-            yield data, share, False
+        for data, batch_weight in batches:
+            yield data, batch_weight, False
         return
     held = next(batches, None)
     while held is not None:

@@ -20,7 +20,7 @@ from allranks.runtime.world.process_group import world
 from allranks.train import assembly, stage
 from allranks.train.callbacks.base import Callback
 from allranks.train.config import TrainConfig
-from allranks.train.data import Feed
+from allranks.train.data import DistributedLoader
 from allranks.train.engine import Engine, named_optimizers
 from allranks.train.evaluation import evaluate, predict
 from allranks.train.gradient_step import optimize_step as default_optimize_step
@@ -127,11 +127,11 @@ class Trainer(Callback):
     def predict(self, dataloader: Any) -> Any:
         """The outputs for every sample, in the dataset's order, on the CPU of every rank."""
         engine = self.engine()
-        feed = engine.feed(dataloader, training=False)
+        data = engine.distribute(dataloader, training=False)
         try:
-            return predict(engine, feed, self.predict_step)
+            return predict(engine, data, self.predict_step)
         finally:
-            feed.close()
+            data.close()
 
     def stop(self, reason: str = "asked to") -> None:
         """End training after the present step; several ranks agree on one about two seconds later."""
@@ -262,7 +262,7 @@ class Trainer(Callback):
     @property
     def monitor(self) -> str:
         """The metric that decides what is best."""
-        there = self._loop is not None and self._loop.fit.val_feed is not None
+        there = self._loop is not None and self._loop.fit.val_loader is not None
         return self.config.monitor or ("val_loss" if there else "train_loss")
 
     def engine(self) -> Engine:
@@ -303,23 +303,23 @@ class Trainer(Callback):
         loader = given if given is not None else kept
         if loader is None:
             raise UsageError(f"There is no {kind} data: trainer.{_VERBS[kind]}(dataloader).")
-        feed = self.engine().feed(loader, training=False)
+        distributed = self.engine().distribute(loader, training=False)
         with stage.passing(self, kind):
             try:
-                values = self._evaluate(feed, kind)
+                values = self._evaluate(distributed, kind)
             finally:
-                feed.close()
+                distributed.close()
             self._write(values, kind=kind)
         return values
 
-    def _evaluate(self, feed: Feed, kind: str) -> dict[str, float]:
+    def _evaluate(self, loader: DistributedLoader, kind: str) -> dict[str, float]:
         compute = make_compute(None, self.validation_step) if self.validation_step else None
         if compute is None and self._compute is _no_compute:
             raise UsageError(
                 "training_step(model, batch, step) cannot be used to validate: "
                 "give validation_step=f, with f(model, batch) -> loss or (loss, metrics)."
             )
-        means = evaluate(self.engine(), feed, compute, most=self.max_batches)
+        means = evaluate(self.engine(), loader, compute, most=self.max_batches)
         return {f"{kind}_{name}": value for name, value in means.items()}
 
     def _write(

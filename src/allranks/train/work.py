@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from allranks.train.data.move import leaves
+from allranks.train.data.batch_transfer import leaves
 
 if TYPE_CHECKING:
     from allranks.train.flops import Counting

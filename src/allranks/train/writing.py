@@ -15,11 +15,11 @@ from allranks.core.units import parse_time
 from allranks.errors import REPLACED, AllranksError
 from allranks.runtime.preemption.deadline import shared_deadline
 from allranks.train import resuming
-from allranks.train.checkpoint.gather import GIVEN_UP
-from allranks.train.checkpoint.saved import Saved
-from allranks.train.checkpoint.saver import Saver
-from allranks.train.checkpoint.snapshot import Snapshot, bytes_of
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.completion_notes import SAVE_CANCELLED
+from allranks.train.checkpoint.manifest import SavedCheckpoint
+from allranks.train.checkpoint.saver import CheckpointSaver
+from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.write_plan import CheckpointState, bytes_of
 from allranks.train.checkpoint_names import any_there, next_place
 from allranks.train.data.agree import gathered
 from allranks.train.pace import Pace
@@ -35,10 +35,10 @@ _MORE, _SPARE = 1.05, 64 << 20
 class Writing:
     """Writes the checkpoints of one ``fit``. Methods are collective unless they say otherwise."""
 
-    def __init__(self, trainer: Trainer, fit: Fit, store: Store) -> None:
+    def __init__(self, trainer: Trainer, fit: Fit, store: CheckpointStore) -> None:
         config = trainer.config
         self._trainer, self._fit, self.store = trainer, fit, store
-        self._saver: Saver | None = None
+        self._saver: CheckpointSaver | None = None
         every = config.checkpoint_keep_every
         self._keeping: dict[str, Any] = {
             "keep": 1 if config.checkpoint_best_only else config.checkpoint_keep,
@@ -66,7 +66,9 @@ class Writing:
             return
         asynchronous = self._trainer.config.checkpoint_async
         self._token = token
-        self._saver = Saver(self.store, here.rank, here.size, token, asynchronous=asynchronous)
+        self._saver = CheckpointSaver(
+            self.store, here.rank, here.size, token, asynchronous=asynchronous
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -121,7 +123,7 @@ class Writing:
             self.newest = (-1, None)
             # Rank 0 tells of others' files that they did not come, the others why.
             others = [text for text in elsewhere if text]
-            self._warn(step, others[0] if others and GIVEN_UP in problem else problem)
+            self._warn(step, others[0] if others and SAVE_CANCELLED in problem else problem)
         else:
             self._fit.callbacks.fire("checkpoint", self._trainer)
 
@@ -133,7 +135,7 @@ class Writing:
             self._saver.wait(timeout=timeout)
         self._saver.close()
 
-    def _begin(self) -> tuple[Snapshot, Path] | None:
+    def _begin(self) -> tuple[CheckpointState, Path] | None:
         """What to save, and the folder that rank 0 made for it; None, told, when either cannot be had."""
         here, made, part, problem = self._trainer.world, None, "", ""
         try:
@@ -154,7 +156,7 @@ class Writing:
         return None
 
     def _make_part(self, held: int) -> Path:
-        needed, free = int(_MORE * held) + _SPARE, self.store.free()
+        needed, free = int(_MORE * held) + _SPARE, self.store.free_bytes()
         if free < needed:
             raise AllranksError(
                 f"it needs {size(needed)}, and {self.store.folder} has {size(free)} left"
@@ -181,7 +183,7 @@ class Writing:
             "metrics": dict(trainer.metrics),
         }
 
-    def _published(self, saved: Saved) -> None:
+    def _published(self, saved: SavedCheckpoint) -> None:
         """In the thread of rank 0: the checkpoint is on the disk."""
         assert saved.manifest is not None
         self.pace.measure(saved.manifest.seconds)

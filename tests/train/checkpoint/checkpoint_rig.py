@@ -8,28 +8,28 @@ from typing import Any
 
 import torch
 
-from allranks.train.checkpoint.saver import Saver
-from allranks.train.checkpoint.snapshot import Snapshot
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.saver import CheckpointSaver
+from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.write_plan import CheckpointState
 
 
-def new_store(folder: Path) -> tuple[Store, str]:
-    store = Store(folder / "checkpoints")
+def new_store(folder: Path) -> tuple[CheckpointStore, str]:
+    store = CheckpointStore(folder / "checkpoints")
     return store, store.take_over({"attempt": 1})
 
 
 def save(
-    store: Store,
+    store: CheckpointStore,
     token: str,
     step: int,
-    snapshots: Sequence[Snapshot],
+    snapshots: Sequence[CheckpointState],
     links: Sequence[str] = (),
     about: Mapping[str, Any] | None = None,
     **keeping: Any,
 ) -> list[str]:
     """One save of all ranks; what each says of it."""
     part = store.stage(step, token)
-    savers = [Saver(store, rank, len(snapshots), token) for rank in range(len(snapshots))]
+    savers = [CheckpointSaver(store, rank, len(snapshots), token) for rank in range(len(snapshots))]
     for saver, snapshot in zip(savers, snapshots, strict=True):
         saver.start(snapshot, part, {"step": step, **(about or {})}, links=links, **keeping)
     for saver in reversed(savers):
@@ -40,19 +40,19 @@ def save(
     return [saver.problem for saver in savers]
 
 
-def save_steps(store: Store, token: str, *steps: int, **keeping: Any) -> None:
+def save_steps(store: CheckpointStore, token: str, *steps: int, **keeping: Any) -> None:
     """Small checkpoints whose weights are the step."""
     for step in steps:
         assert save(store, token, step, [small(step)], **keeping) == [""]
 
 
-def small(step: int) -> Snapshot:
+def small(step: int) -> CheckpointState:
     weights = {"model.weight": torch.full((4, 3), float(step)), "model.bias": torch.ones(3)}
-    return Snapshot(weights, state={"step": step}, own={"random": torch.ones(2)})
+    return CheckpointState(weights, state={"step": step}, own={"random": torch.ones(2)})
 
 
-def names(store: Store) -> list[str]:
-    return [saved.path.name for saved in store.all()]
+def names(store: CheckpointStore) -> list[str]:
+    return [saved.path.name for saved in store.list_saved()]
 
 
 def flip(path: Path, at: int, bit: int = 0) -> None:

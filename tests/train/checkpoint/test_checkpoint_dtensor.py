@@ -15,14 +15,14 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from allranks.train.checkpoint.dcp import load
-from allranks.train.checkpoint.plan import plan
-from allranks.train.checkpoint.reader import Reader
-from allranks.train.checkpoint.saver import Saver
-from allranks.train.checkpoint.snapshot import Snapshot
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.write_plan import plan
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
+from allranks.train.checkpoint.saver import CheckpointSaver
+from allranks.train.checkpoint.write_plan import CheckpointState
+from allranks.train.checkpoint.store import CheckpointStore
 
 torch.set_num_threads(1)
-store = Store(Path(sys.argv[1]))
+store = CheckpointStore(Path(sys.argv[1]))
 token = store.take_over({})
 part = store.stage(9, token)
 wholes = {
@@ -61,17 +61,17 @@ def save(rank, size):
     tensors = {key + ending: distribute_tensor(value, mesh, places, **quiet)
                for key, value in wholes.items() for ending, places in spread.items()}
     tensors["model.tied"] = tensors["model.even"]
-    snapshot = Snapshot({**tensors, **plain}, state={"x": 1} if rank == 0 else None, own={"rank": rank})
+    snapshot = CheckpointState({**tensors, **plain}, state={"x": 1} if rank == 0 else None, own={"rank": rank})
     if rank == 3:
         assert not any(p.key in wholes for p in plan(tensors, rank, size, everywhere=True).pieces)
-    saver = Saver(store, rank, size, token)
+    saver = CheckpointSaver(store, rank, size, token)
     saver.start(snapshot, part, {"step": 9, "strategy": "fsdp"})
     dist.all_reduce(torch.ones(1))  # the training goes on meanwhile
     saver.wait()
     assert saver.problem == "", saver.problem
 
 def check(rank, size):
-    reader = Reader(store.folder / "latest")
+    reader = CheckpointReader(store.folder / "latest")
     mesh = init_device_mesh("cpu", (size,))
     expected = {key[6:] + ending: value for key, value in wholes.items() for ending in spread}
     state = {"model": {key: distribute_tensor(torch.zeros_like(value), mesh, [Shard(0)], **quiet)

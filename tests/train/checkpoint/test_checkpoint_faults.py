@@ -19,35 +19,35 @@ import torch
 from checkpoint_rig import names, new_store, save, save_steps, small
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint import gather
-from allranks.train.checkpoint.export import export
+from allranks.train.checkpoint import completion_notes as gather
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader, unpack_blob
 from allranks.train.checkpoint.manifest import BrokenCheckpoint, Manifest
-from allranks.train.checkpoint.reader import Reader, unpacked
-from allranks.train.checkpoint.saver import Saver
-from allranks.train.checkpoint.snapshot import Snapshot
-from allranks.train.checkpoint.verify import problems
+from allranks.train.checkpoint.saver import CheckpointSaver
+from allranks.train.checkpoint.valid_checkpoints import find_problems
+from allranks.train.checkpoint.weights_export import export_weights
+from allranks.train.checkpoint.write_plan import CheckpointState
 
 KILLS = """
 import os, random, signal, sys, time
 from pathlib import Path
 import torch
-from allranks.train.checkpoint.reader import Reader
-from allranks.train.checkpoint.snapshot import Snapshot
-from allranks.train.checkpoint.store import Store
-from allranks.train.checkpoint.verify import problems
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
+from allranks.train.checkpoint.write_plan import CheckpointState
+from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.valid_checkpoints import find_problems
 from allranks.errors import UsageError
 from checkpoint_rig import save
 
 torch.set_num_threads(1)
-store, chance = Store(Path(sys.argv[1])), random.Random(7)
+store, chance = CheckpointStore(Path(sys.argv[1])), random.Random(7)
 
 def write_for_ever():
     token = store.take_over({})
-    step = store.all()[0].step if store.all() else 0
+    step = store.list_saved()[0].step if store.list_saved() else 0
     while True:
         step += 1
         tensors = {"w": torch.full((700_000,), float(step)), "b": torch.full((300_000,), float(step))}
-        assert save(store, token, step, [Snapshot(tensors, own=step)] * 2, keep=2) == ["", ""]
+        assert save(store, token, step, [CheckpointState(tensors, own=step)] * 2, keep=2) == ["", ""]
 
 newest = 0
 for kill in range(6):
@@ -57,11 +57,11 @@ for kill in range(6):
     time.sleep(chance.uniform(0.03, 0.3))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    found = store.all()
+    found = store.list_saved()
     links = [store.folder / name for name in store.links()]
     for path in [*(each.path for each in found), *links]:
-        assert problems(path) == [], (kill, path, problems(path))
-        reader = Reader(path)
+        assert find_problems(path) == [], (kill, path, find_problems(path))
+        reader = CheckpointReader(path)
         assert reader.tensor("w").unique().tolist() == [reader.manifest.step], path
     assert (found[0].step if found else 0) >= newest
     newest = found[0].step if found else 0
@@ -100,12 +100,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_keeps_the_old_ones(small_disk: Path, size: int) -> None:
     store, token = new_store(small_disk)
     save_steps(store, token, 1)
-    assert store.free() < 8 << 20
-    large = Snapshot({"w": torch.ones(4 << 20), "v": torch.ones(1)})
+    assert store.free_bytes() < 8 << 20
+    large = CheckpointState({"w": torch.ones(4 << 20), "v": torch.ones(1)})
     said = save(store, token, 2, [large] * size)
     assert "No space left on device" in said[0]
     assert names(store) == ["step-00000001"]
-    assert problems(store.folder / "latest") == []
+    assert find_problems(store.folder / "latest") == []
     assert [path.name for path in store.folder.glob(".*")] == []
     save_steps(store, token, 3)  # and when there is room again, it goes on
 
@@ -113,9 +113,9 @@ def test_a_full_disk_keeps_the_old_ones(small_disk: Path, size: int) -> None:
 @pytest.mark.parametrize("kind", ["safetensors", "torch"])
 def test_a_full_disk_leaves_no_half_export(tmp_path: Path, small_disk: Path, kind: str) -> None:
     store, token = new_store(tmp_path)
-    assert save(store, token, 1, [Snapshot({"model.w": torch.ones(4 << 20)})]) == [""]
+    assert save(store, token, 1, [CheckpointState({"model.w": torch.ones(4 << 20)})]) == [""]
     with pytest.raises(UsageError, match="cannot be written"):
-        export(store.folder / "latest", small_disk / "weights", kind)
+        export_weights(store.folder / "latest", small_disk / "weights", kind)
     assert [*small_disk.iterdir()] == []
 
 
@@ -124,7 +124,7 @@ def test_a_rank_that_cannot_write_stops_the_save(tmp_path: Path) -> None:
     save_steps(store, token, 1)
     part = store.stage(2, token)
     (part / "rank-00001.safetensors").mkdir()  # it cannot be opened as a file
-    savers = [Saver(store, rank, 2, token) for rank in range(2)]
+    savers = [CheckpointSaver(store, rank, 2, token) for rank in range(2)]
     for saver in savers:
         saver.start(small(2), part, {"step": 2})
     for saver in savers:
@@ -137,7 +137,7 @@ def test_a_rank_that_cannot_write_stops_the_save(tmp_path: Path) -> None:
 def test_rank_0_hears_of_a_failure_and_can_be_told_to_stop_waiting(tmp_path: Path) -> None:
     store, token = new_store(tmp_path)
     part = store.stage(1, token)
-    saver = Saver(store, 0, 2, token)
+    saver = CheckpointSaver(store, 0, 2, token)
     saver.start(small(1), part, {"step": 1})
     gather.failed(part, 1, "the disk of rank 1 is gone")
     saver.wait()
@@ -153,7 +153,7 @@ def test_rank_0_hears_of_a_failure_and_can_be_told_to_stop_waiting(tmp_path: Pat
 def test_rank_0_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "PATIENCE", 0.3)
     store, token = new_store(tmp_path)
-    saver = Saver(store, 0, 3, token, asynchronous=False)
+    saver = CheckpointSaver(store, 0, 3, token, asynchronous=False)
     saver.start(small(1), store.stage(1, token), {"step": 1})
     assert saver.problem == "rank 1, 2 did not write anything for 0 s"
     assert [*store.folder.glob(".*")] == []
@@ -183,7 +183,7 @@ def test_waiting_for_the_others_asks_the_disk_less_and_less(
 
 def test_a_failure_in_what_the_caller_passed_is_told(tmp_path: Path) -> None:
     store, token = new_store(tmp_path)
-    saver = Saver(store, 0, 1, token)
+    saver = CheckpointSaver(store, 0, 1, token)
     saver.start(small(1), store.stage(1, token), {"step": 1, "no such field": 1})
     saver.wait()
     assert "no such field" in saver.problem
@@ -203,7 +203,7 @@ def test_what_could_not_be_read_back_is_not_saved(tmp_path: Path) -> None:
     store, token = new_store(tmp_path)
     mark = tmp_path / "executed"
     for content in (Bomb(mark), {"a": [Bomb(mark)]}, {"loss": Fraction(1, 2)}):
-        [said] = save(store, token, 1, [Snapshot({}, state=content)])
+        [said] = save(store, token, 1, [CheckpointState({}, state=content)])
         assert "'state' is more than tensors and plain containers" in said
         assert "add_safe_globals" not in said  # which would be to trust the file
     assert "fractions" in said
@@ -218,9 +218,11 @@ def test_a_pickle_in_place_of_a_blob_is_not_run(tmp_path: Path, write: Any) -> N
     bomb = io.BytesIO()
     write({"a": Bomb(mark)}, bomb)
     row = torch.frombuffer(bytearray(bomb.getvalue()), dtype=torch.uint8)
-    assert save(store, token, 1, [Snapshot({"state": row})]) == [""]  # all checksums are right
+    assert save(store, token, 1, [CheckpointState({"state": row})]) == [
+        ""
+    ]  # all checksums are right
     with pytest.raises(BrokenCheckpoint, match="more than tensors and plain containers"):
-        Reader(store.folder / "latest").blob("state")
+        CheckpointReader(store.folder / "latest").blob("state")
     assert not mark.exists()
 
 
@@ -235,14 +237,14 @@ def test_old_kinds_of_blobs_never_reach_torch(monkeypatch: pytest.MonkeyPatch) -
             tarfile.open(fileobj=old, mode="w", format=kind).close()
         row = torch.frombuffer(bytearray(old.getvalue()), dtype=torch.uint8)
         with pytest.raises(ValueError, match=r"not of torch\.save's own kind"):
-            unpacked(row)
+            unpack_blob(row)
 
 
 def test_a_manifest_cannot_point_outside(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(
         Manifest(step=1, files={"../secret": {"bytes": 1, "crc32": "00000000"}}).to_json()
     )
-    assert "no file of this folder" in problems(tmp_path)[0]
+    assert "no file of this folder" in find_problems(tmp_path)[0]
 
 
 def test_a_shard_cut_short_is_an_error_not_a_crash(tmp_path: Path) -> None:
@@ -252,4 +254,4 @@ def test_a_shard_cut_short_is_an_error_not_a_crash(tmp_path: Path) -> None:
     for length in (0, 5, 100, path.stat().st_size - 1):
         os.truncate(path, length)
         with pytest.raises(BrokenCheckpoint):
-            Reader(path.parent).tensor("rank.0")
+            CheckpointReader(path.parent).tensor("rank.0")

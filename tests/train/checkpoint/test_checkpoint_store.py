@@ -13,23 +13,22 @@ import torch
 from checkpoint_rig import flip, names, new_store, save, save_steps, small
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint import patience, verify
+from allranks.train.checkpoint import durable_io, valid_checkpoints
 from allranks.train.checkpoint import store as storing
-from allranks.train.checkpoint.find import newest_valid, resolve
-from allranks.train.checkpoint.listing import rows
+from allranks.train.checkpoint.checkpoint_list import list_checkpoints
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
+from allranks.train.checkpoint.durable_io import UnreadableCheckpoint
 from allranks.train.checkpoint.manifest import FORMAT, BrokenCheckpoint, Manifest, NewerCheckpoint
-from allranks.train.checkpoint.patience import Unreadable
-from allranks.train.checkpoint.reader import Reader
-from allranks.train.checkpoint.saver import Saver
-from allranks.train.checkpoint.snapshot import Snapshot
-from allranks.train.checkpoint.store import Store, TakenOver
-from allranks.train.checkpoint.verify import problems
+from allranks.train.checkpoint.saver import CheckpointSaver
+from allranks.train.checkpoint.store import CheckpointStore, OwnershipLost
+from allranks.train.checkpoint.valid_checkpoints import find_newest_valid, find_problems, resolve
+from allranks.train.checkpoint.write_plan import CheckpointState
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def publish(
-    store: Store, token: str, step: int, minute: int = 0, links: tuple[str, ...] = ()
+    store: CheckpointStore, token: str, step: int, minute: int = 0, links: tuple[str, ...] = ()
 ) -> Path:
     """A checkpoint without tensors, saved at a given minute."""
     time = (BEGIN + timedelta(minutes=minute)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -62,7 +61,7 @@ def test_retention_keeps_the_last_the_named_and_one_per_span(tmp_path: Path) -> 
         links = ("best",) if step in (2, 3) else ("mine",) if step == 5 else ()
         publish(store, token, step, minute=10 * step, links=links)
         store.prune(keep=2, keep_every=40 * 60)
-    kept = [saved.step for saved in store.all()]
+    kept = [saved.step for saved in store.list_saved()]
     assert kept == [12, 11, 9, 5, 3, 1]  # 1, 5 and 9 are 40 minutes apart; 3 is the best, 5 is mine
     assert store.links() == {
         "best": "step-00000003",
@@ -70,7 +69,7 @@ def test_retention_keeps_the_last_the_named_and_one_per_span(tmp_path: Path) -> 
         "mine": "step-00000005",
     }
     store.prune(keep=1, keep_every=None)
-    assert [saved.step for saved in store.all()] == [12, 5, 3]
+    assert [saved.step for saved in store.list_saved()] == [12, 5, 3]
 
 
 def test_a_start_clears_what_another_left_and_the_other_cannot_publish(tmp_path: Path) -> None:
@@ -80,13 +79,13 @@ def test_a_start_clears_what_another_left_and_the_other_cannot_publish(tmp_path:
     (late / "rank-00000.safetensors").write_text("half")
     (store.folder / ".gone-step-00000000-1").mkdir()
     new = store.take_over({"attempt": 2})
-    assert not store.owned(old)
-    assert store.owned(new)
+    assert not store.is_owned_by(old)
+    assert store.is_owned_by(new)
     assert store.owner()["attempt"] == 2
     assert [path.name for path in store.folder.glob(".*")] == []
     with pytest.raises(FileNotFoundError):
         store.publish(staged, Manifest(step=2), old)
-    with pytest.raises(TakenOver, match=r"step-00000004 is not saved: another start .* owns"):
+    with pytest.raises(OwnershipLost, match=r"step-00000004 is not saved: another start .* owns"):
         store.publish(store.stage(4, old), Manifest(step=4), old)
     assert names(store) == ["step-00000001"]
 
@@ -117,7 +116,7 @@ def test_a_saver_that_was_overtaken_says_so(tmp_path: Path) -> None:
     store, old = new_store(tmp_path)
     part = store.stage(1, old)
     store.take_over({})
-    saver = Saver(store, 0, 1, old)
+    saver = CheckpointSaver(store, 0, 1, old)
     saver.start(small(1), part, {"step": 1})
     saver.wait()
     assert "another start" in saver.problem
@@ -144,17 +143,17 @@ def test_a_broken_one_is_set_aside_and_the_one_before_is_used(
     save_steps(store, token, 1, 2, 3, links=["best"])
     harm(store.folder / "step-00000003")  # type: ignore[operator]
     told: list[str] = []
-    found = newest_valid(store, problems, told.append)
+    found = find_newest_valid(store, find_problems, told.append)
     assert found is not None
     assert found.step == 2
-    assert Reader(found.path).blob("state") == {"step": 2}
+    assert CheckpointReader(found.path).blob("state") == {"step": 2}
     assert words in told[0]
     assert "the one before it is used" in told[0]
-    [(path, reason)] = store.quarantined()
+    [(path, reason)] = store.list_quarantined()
     assert path.name == "step-00000003"
     assert words in reason
     assert store.links() == {"latest": "step-00000002"}  # best was the broken one
-    assert newest_valid(store, problems, told.append) == found
+    assert find_newest_valid(store, find_problems, told.append) == found
     assert len(told) == 1
 
 
@@ -165,7 +164,7 @@ def test_every_flipped_bit_of_a_manifest_is_found(tmp_path: Path) -> None:
     whole = (path / "manifest.json").read_bytes()
     for at in [*range(0, len(whole) - 40, 5), *range(len(whole) - 40, len(whole))]:
         flip(path / "manifest.json", at, bit=at % 8)
-        found = problems(path, sizes_only=True)
+        found = find_problems(path, sizes_only=True)
         (path / "manifest.json").write_bytes(whole)
         # After the checksum's last digit only space may change, which means the same.
         assert found or at >= len(whole) - 4, f"byte {at} is {whole[at : at + 1]!r}"
@@ -173,15 +172,15 @@ def test_every_flipped_bit_of_a_manifest_is_found(tmp_path: Path) -> None:
 
 def test_none_there_means_none_and_none_sound_is_an_error(tmp_path: Path) -> None:
     store, token = new_store(tmp_path)
-    assert newest_valid(store, problems, print) is None
+    assert find_newest_valid(store, find_problems, print) is None
     save_steps(store, token, 1, 2)
     for step in (1, 2):
         flip(store.folder / f"step-0000000{step}" / "rank-00000.safetensors", -1)
     for _ in range(2):  # nothing was moved: the next start stops as well
         with pytest.raises(UsageError, match=r"(?s)none of the 2 is sound.*checksum.*resume=False"):
-            newest_valid(store, problems, print)
+            find_newest_valid(store, find_problems, print)
     assert names(store) == ["step-00000002", "step-00000001"]
-    assert store.quarantined() == []
+    assert store.list_quarantined() == []
 
 
 def test_twice_broken_keeps_both(tmp_path: Path) -> None:
@@ -190,8 +189,11 @@ def test_twice_broken_keeps_both(tmp_path: Path) -> None:
     for _ in range(2):
         save_steps(store, token, 2)
         (store.folder / "step-00000002" / "manifest.json").unlink()
-        assert newest_valid(store, problems, lambda text: None) is not None
-    assert [path.name for path, _ in store.quarantined()] == ["step-00000002", "step-00000002.2"]
+        assert find_newest_valid(store, find_problems, lambda text: None) is not None
+    assert [path.name for path, _ in store.list_quarantined()] == [
+        "step-00000002",
+        "step-00000002.2",
+    ]
     assert store.links() == {"latest": "step-00000001"}
 
 
@@ -211,9 +213,11 @@ class Stale:
 @pytest.fixture(params=["manifest", "shard"])
 def stale(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     def begin(times: int) -> None:
-        monkeypatch.setattr(patience, "_PAUSES", (0.0, 0.0))
+        monkeypatch.setattr(durable_io, "_PAUSES", (0.0, 0.0))
         if request.param == "shard":
-            monkeypatch.setattr(verify, "checksum", Stale(verify.checksum, times))
+            monkeypatch.setattr(
+                valid_checkpoints, "checksum", Stale(valid_checkpoints.checksum, times)
+            )
         else:
             reading = Stale(Path.read_bytes, times)
             monkeypatch.setattr(Path, "read_bytes", lambda path: reading(path))
@@ -225,7 +229,7 @@ def test_what_cannot_be_read_now_is_read_again(tmp_path: Path, stale: Any) -> No
     store, token = new_store(tmp_path)
     save_steps(store, token, 1, 2)
     stale(2)
-    found = newest_valid(store, problems, print)
+    found = find_newest_valid(store, find_problems, print)
     assert found is not None
     assert found.step == 2
 
@@ -234,12 +238,17 @@ def test_what_stays_unreadable_is_not_taken_for_broken(tmp_path: Path, stale: An
     store, token = new_store(tmp_path)
     save_steps(store, token, 1, 2)
     stale(1000)
-    for look in (lambda: newest_valid(store, problems, print), lambda: resolve(str(tmp_path))):
-        with pytest.raises(Unreadable, match=r"(?s)cannot be read now.*Stale file handle.*mv "):
+    for look in (
+        lambda: find_newest_valid(store, find_problems, print),
+        lambda: resolve(str(tmp_path)),
+    ):
+        with pytest.raises(
+            UnreadableCheckpoint, match=r"(?s)cannot be read now.*Stale file handle.*mv "
+        ):
             look()
     assert names(store) == ["step-00000002", "step-00000001"]
-    assert store.quarantined() == []
-    assert [row.state for row in rows(store, verify=True)] == ["unreadable", "verified"]
+    assert store.list_quarantined() == []
+    assert [row.state for row in list_checkpoints(store, verify=True)] == ["unreadable", "verified"]
     assert "step-00000002" not in store.prune(keep=1, keep_every=None)
 
 
@@ -254,7 +263,7 @@ def test_what_fails_after_the_rename_takes_nothing_back(
     monkeypatch.setattr(storing, "remove_folder", busy)
     monkeypatch.setattr(storing, "move_link", busy)
     told: list[str] = []
-    saver = Saver(store, 0, 1, token, warn=told.append)
+    saver = CheckpointSaver(store, 0, 1, token, warn=told.append)
     done: list[Any] = []
     for step in (2, 3):
         saver.start(
@@ -294,7 +303,7 @@ def test_a_later_format_is_refused_and_left_alone(tmp_path: Path) -> None:
     newer = Manifest(step=2, format=FORMAT + 1).to_json()
     (store.folder / "step-00000002" / "manifest.json").write_text(newer)
     with pytest.raises(NewerCheckpoint, match="pip install --upgrade allranks"):
-        newest_valid(store, problems, print)
+        find_newest_valid(store, find_problems, print)
     assert names(store) == ["step-00000002", "step-00000001"]
 
 
@@ -343,7 +352,7 @@ def test_a_gap_is_never_published(tmp_path: Path) -> None:
     """Ranks that do not hold the same tensors deal them out differently."""
     store, token = new_store(tmp_path)
     here, there = torch.ones(2_000_000), torch.ones(1_000_000)
-    ranks = [Snapshot({"a": here, "b": there}), Snapshot({"b": there})]
+    ranks = [CheckpointState({"a": here, "b": there}), CheckpointState({"b": there})]
     assert "make a whole" in save(store, token, 1, ranks)[0]
     assert names(store) == []
     assert [*store.folder.glob(".*")] == []

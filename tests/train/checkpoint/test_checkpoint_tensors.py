@@ -17,21 +17,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint import plan as planning
 from allranks.train.checkpoint import staging
-from allranks.train.checkpoint.plan import Stretch, boxes, deal
-from allranks.train.checkpoint.reader import Reader
-from allranks.train.checkpoint.shards import (
+from allranks.train.checkpoint import write_plan as planning
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
+from allranks.train.checkpoint.safetensors_file import (
     DTYPES,
-    Entry,
+    TensorEntry,
     bits,
     dtype_name,
     header,
     lay_out,
     write_file,
 )
-from allranks.train.checkpoint.snapshot import Snapshot, bytes_of
-from allranks.train.checkpoint.verify import problems
+from allranks.train.checkpoint.valid_checkpoints import find_problems
+from allranks.train.checkpoint.write_plan import CheckpointState, FlatShard, boxes, bytes_of, deal
 
 SHAPES = st.lists(st.integers(0, 7), max_size=4).map(tuple)
 QUICK = settings(
@@ -65,10 +64,10 @@ def test_whole_tensors_come_back_from_any_number_of_ranks(
         patch.setattr(planning, "_LEAST_CUT", 8)  # so that small tensors are cut, too,
         patch.setattr(staging, "SLAB", 256)  # and lie across several pieces of memory
         store, token = new_store(Path(folder))
-        ranks = [Snapshot(tensors, state={"n": size}, own={"rank": r}) for r in range(size)]
+        ranks = [CheckpointState(tensors, state={"n": size}, own={"rank": r}) for r in range(size)]
         assert save(store, token, 3, ranks) == [""] * size
-        reader = Reader(store.folder / "latest")
-        assert problems(reader.path) == []
+        reader = CheckpointReader(store.folder / "latest")
+        assert find_problems(reader.path) == []
         assert all(same(reader.tensor(key), value) for key, value in tensors.items())
         assert [reader.blob(f"rank.{r}") for r in range(size)] == [{"rank": r} for r in range(size)]
         assert reader.blob("state") == {"n": size}
@@ -88,11 +87,11 @@ def test_parts_of_flattened_tensors_come_back(
     with tempfile.TemporaryDirectory() as folder:
         store, token = new_store(Path(folder))
         ranks = [
-            Snapshot({"w": Stretch(value.reshape(-1)[a:b], shape, a)}, everywhere=False)
+            CheckpointState({"w": FlatShard(value.reshape(-1)[a:b], shape, a)}, everywhere=False)
             for a, b in pairwise(edges)
         ]
         assert save(store, token, 1, ranks) == [""] * size
-        reader = Reader(store.folder / "latest")
+        reader = CheckpointReader(store.folder / "latest")
         assert same(reader.tensor("w"), value)
         window = tuple(slice(a, a + n) for a, n in zip(box, length, strict=True))
         assert same(reader.part("w", box, length), value[window])
@@ -130,48 +129,48 @@ def test_tied_tensors_are_written_once(tmp_path: Path) -> None:
     weight = torch.randn(50, 40)
     tensors = {"model.embed": weight, "model.head": weight, "model.rows": weight[:10]}
     store, token = new_store(tmp_path)
-    assert save(store, token, 1, [Snapshot(tensors)] * 2) == ["", ""]
-    reader = Reader(store.folder / "latest")
+    assert save(store, token, 1, [CheckpointState(tensors)] * 2) == ["", ""]
+    reader = CheckpointReader(store.folder / "latest")
     assert reader.manifest.tensors["model.head"] == {"same_as": "model.embed"}
     assert all(same(reader.tensor(key), value) for key, value in tensors.items())
     assert reader.manifest.bytes < 1.5 * weight.nbytes
-    assert bytes_of(Snapshot(tensors), 2) == weight.nbytes + tensors["model.rows"].nbytes
+    assert bytes_of(CheckpointState(tensors), 2) == weight.nbytes + tensors["model.rows"].nbytes
 
 
 def test_the_copy_is_taken_before_start_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from allranks.train.checkpoint.saver import Saver
+    from allranks.train.checkpoint.saver import CheckpointSaver
 
     store, token = new_store(tmp_path)
     monkeypatch.setattr(staging, "SLAB", 1 << 16)
-    saver = Saver(store, 0, 1, token)
+    saver = CheckpointSaver(store, 0, 1, token)
     for step, rows in enumerate([300, 10, 301, 600, 20], start=1):  # the memory is used again
         weight = torch.full((rows, 1000), float(step))
-        saver.start(Snapshot({"w": weight}), store.stage(step, token), {"step": step})
+        saver.start(CheckpointState({"w": weight}), store.stage(step, token), {"step": step})
         weight.fill_(-1)
     saver.wait()
     assert saver.problem == ""
-    found = [Reader(each.path).tensor("w") for each in store.all()]
+    found = [CheckpointReader(each.path).tensor("w") for each in store.list_saved()]
     assert [each.unique().tolist() for each in found] == [[5.0], [4.0], [3.0]]
     assert [len(each) for each in found] == [20, 600, 301]
 
 
 def test_the_memory_of_the_copies_is_given_back(tmp_path: Path) -> None:
-    from allranks.train.checkpoint.saver import Saver
+    from allranks.train.checkpoint.saver import CheckpointSaver
 
     store, token = new_store(tmp_path)
-    saver = Saver(store, 0, 1, token)
-    saver.start(Snapshot({"w": torch.ones(5000)}), store.stage(1, token), {"step": 1})
+    saver = CheckpointSaver(store, 0, 1, token)
+    saver.start(CheckpointState({"w": torch.ones(5000)}), store.stage(1, token), {"step": 1})
     memory = weakref.ref(saver._staging)
     saver.close()  # the save under way has it still
     saver.wait()
     assert saver.problem == ""
     gc.collect()
     assert memory() is None
-    saver.start(Snapshot({"w": torch.ones(5000)}), store.stage(2, token), {"step": 2})
+    saver.start(CheckpointState({"w": torch.ones(5000)}), store.stage(2, token), {"step": 2})
     saver.wait()
-    assert [problems(each.path) for each in store.all()] == [[], []]
+    assert [find_problems(each.path) for each in store.list_saved()] == [[], []]
 
 
 class Elsewhere(torch.Tensor):
@@ -188,7 +187,7 @@ class Elsewhere(torch.Tensor):
 def test_tensors_of_other_devices_are_fetched() -> None:
     value = torch.arange(6.0)
     staged = staging.Staging()
-    staged.copy([(Entry("w", "F32", (6,)), value.as_subclass(Elsewhere))])
+    staged.copy([(TensorEntry("w", "F32", (6,)), value.as_subclass(Elsewhere))])
     assert Elsewhere.fetched == 1
     [part] = staged.parts()
     assert bytes(part) == value.numpy().tobytes()
@@ -208,7 +207,7 @@ def test_copies_of_views_are_made_one_at_a_time(monkeypatch: pytest.MonkeyPatch)
         return row
 
     monkeypatch.setattr(staging, "bits", counted)
-    entries = [(Entry(str(i), "F32", (6, 10), 240 * i), base.T) for i in range(5)]
+    entries = [(TensorEntry(str(i), "F32", (6, 10), 240 * i), base.T) for i in range(5)]
     staged = staging.Staging()
     staged.copy(entries)
     assert most == 1
@@ -227,8 +226,8 @@ def test_views_and_strides_are_saved_as_they_look(tmp_path: Path) -> None:
     }
     tensors["p"] = torch.nn.Parameter(base)
     store, token = new_store(tmp_path)
-    assert save(store, token, 1, [Snapshot(tensors)]) == [""]
-    reader = Reader(store.folder / "latest")
+    assert save(store, token, 1, [CheckpointState(tensors)]) == [""]
+    reader = CheckpointReader(store.folder / "latest")
     assert all(torch.equal(reader.tensor(key), value) for key, value in tensors.items())
 
 
@@ -241,11 +240,13 @@ def test_views_and_strides_are_saved_as_they_look(tmp_path: Path) -> None:
     ],
 )
 def test_what_has_no_plain_bytes_is_refused(tmp_path: Path, value: Any, words: str) -> None:
-    from allranks.train.checkpoint.saver import Saver
+    from allranks.train.checkpoint.saver import CheckpointSaver
 
     store, token = new_store(tmp_path)
     with pytest.raises(UsageError, match=words):
-        Saver(store, 0, 1, token).start(Snapshot({"w": value}), store.stage(1, token), {"step": 1})
+        CheckpointSaver(store, 0, 1, token).start(
+            CheckpointState({"w": value}), store.stage(1, token), {"step": 1}
+        )
 
 
 def test_the_safetensors_package_reads_our_files(tmp_path: Path) -> None:
@@ -255,7 +256,7 @@ def test_the_safetensors_package_reads_our_files(tmp_path: Path) -> None:
         "scalar": noise((), torch.float64),
         "empty": noise((0, 3), torch.int8),
     }
-    entries = [Entry(key, dtype_name(v.dtype), tuple(v.shape)) for key, v in tensors.items()]
+    entries = [TensorEntry(key, dtype_name(v.dtype), tuple(v.shape)) for key, v in tensors.items()]
     placed = lay_out(entries)
     path = tmp_path / "a.safetensors"
     write_file(path, (header(placed), *(bits(tensors[each.name]).numpy() for each in placed)))

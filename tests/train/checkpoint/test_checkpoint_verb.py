@@ -16,9 +16,9 @@ from torch import nn
 from allranks.cli.checkpoints import checkpoints
 from allranks.errors import AllranksError, UsageError
 from allranks.runs.run import Run
-from allranks.train.checkpoint.export import export
-from allranks.train.checkpoint.snapshot import Snapshot
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.weights_export import export_weights
+from allranks.train.checkpoint.write_plan import CheckpointState
 
 
 class Net(nn.Module):
@@ -36,7 +36,7 @@ def net(step: int) -> Net:
     return Net()
 
 
-def snapshot(model: nn.Module, rank: int = 0) -> Snapshot:
+def snapshot(model: nn.Module, rank: int = 0) -> CheckpointState:
     """As a training saves it: single numbers lie in the state, averages beside the model."""
     entries = model.state_dict()
     averaged = dict(model.named_parameters())  # of tied ones the first alone
@@ -48,7 +48,7 @@ def snapshot(model: nn.Module, rank: int = 0) -> Snapshot:
         name: value if not value.dim() else {"tensor": f"model.{name}"}
         for name, value in entries.items()
     }
-    return Snapshot(tensors, state={"model": tree, "average": None} if rank == 0 else None)
+    return CheckpointState(tensors, state={"model": tree, "average": None} if rank == 0 else None)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_the_list_fits_80_columns(run: Run) -> None:
 
 
 def test_the_list_names_what_is_broken_and_what_was_set_aside(run: Run) -> None:
-    store = Store(run.path / "checkpoints")
+    store = CheckpointStore(run.path / "checkpoints")
     store.quarantine(store.folder / "step-00000100", "rank-00000.safetensors is missing.")
     (store.folder / "step-00000300" / "rank-00001.safetensors").write_bytes(b"short")
     done = call(str(store.folder))
@@ -128,7 +128,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
 
 def test_averaged_weights_and_another_type(run: Run, tmp_path: Path) -> None:
     path = run.path / "checkpoints" / "latest"
-    out = export(path, tmp_path / "a.pt", "torch", average=True, dtype=torch.bfloat16)
+    out = export_weights(path, tmp_path / "a.pt", "torch", average=True, dtype=torch.bfloat16)
     loaded, plain = read(out), net(300).state_dict()
     assert torch.equal(loaded["embed.weight"], (plain["embed.weight"] + 1).bfloat16())
     assert torch.equal(loaded["head.weight"], loaded["embed.weight"])
@@ -140,17 +140,19 @@ def test_averaged_weights_and_another_type(run: Run, tmp_path: Path) -> None:
 def test_a_file_appears_whole_or_not_at_all(run: Run, tmp_path: Path) -> None:
     (tmp_path / "old.pt").write_bytes(b"old")
     store, token = new_store(tmp_path)
-    odd = Snapshot({"model.w": torch.ones(2, dtype=torch.complex128)})
+    odd = CheckpointState({"model.w": torch.ones(2, dtype=torch.complex128)})
     assert save(store, token, 1, [odd]) == [""]
     with pytest.raises(UsageError, match="--format torch"):
-        export(store.folder / "latest", tmp_path / "old.pt", "safetensors")
+        export_weights(store.folder / "latest", tmp_path / "old.pt", "safetensors")
     assert (tmp_path / "old.pt").read_bytes() == b"old"
     assert not [*tmp_path.glob(".*.part")]
-    assert read(export(store.folder / "latest", tmp_path / "w.pt", "torch"))["w"].is_complex()
+    assert read(export_weights(store.folder / "latest", tmp_path / "w.pt", "torch"))[
+        "w"
+    ].is_complex()
     with pytest.raises(UsageError, match="kept none"):
-        export(store.folder / "latest", tmp_path / "b.pt", "torch", average=True)
+        export_weights(store.folder / "latest", tmp_path / "b.pt", "torch", average=True)
     with pytest.raises(UsageError, match="is a folder"):
-        export(store.folder / "latest", tmp_path, "torch")
+        export_weights(store.folder / "latest", tmp_path, "torch")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_a_broken_one_is_not_exported(run: Run) -> None:
 
 
 def test_two_trainings_of_one_run(run: Run) -> None:
-    store = Store(run.path / "checkpoints-2")
+    store = CheckpointStore(run.path / "checkpoints-2")
     token = store.take_over({})
     assert save(store, token, 7, [snapshot(net(7))]) == [""]
     assert "checkpoints-2:" in call("train").output

@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 from allranks.errors import UsageError
-from allranks.train.data import FeedOptions, InfiniteTensorDataset, make_feed
+from allranks.train.data import InfiniteTensorDataset, LoaderOptions, distribute_loader
 
 SCENARIOS: list[Callable[[int, int], Any]] = []
 
@@ -77,21 +77,23 @@ def _result(one: Callable[[int, int], Any], rank: int, size: int) -> Any:
         return f"UsageError: {error}"
 
 
-def feed_of(loader: Any, rank: int, size: int, **options: Any) -> Any:
-    return make_feed(loader, rank=rank, size=size, device="cpu", options=FeedOptions(**options))
+def distribute(loader: Any, rank: int, size: int, **options: Any) -> Any:
+    return distribute_loader(
+        loader, rank=rank, size=size, device="cpu", options=LoaderOptions(**options)
+    )
 
 
-def seen_by(feed: Any, epoch: int = 0, skip: int = 0) -> dict[str, Any]:
+def seen_by(distributed: Any, epoch: int = 0, skip: int = 0) -> dict[str, Any]:
     """Samples that count, and (count, weight, total) of each step."""
-    samples, shares = [], []
-    for batch, share in feed.epoch(epoch, skip=skip):
+    samples, weights = [], []
+    for batch, weight in distributed.epoch(epoch, skip=skip):
         tensor = batch[0] if isinstance(batch, list) else batch
-        torch.rand(feed.place.rank + 1)  # dropout that draws differently on each rank
-        if share is None or share.count:
+        torch.rand(distributed.layout.rank + 1)  # dropout that draws differently on each rank
+        if weight is None or weight.count:
             samples += tensor.flatten().tolist()
-        shares.append(None if share is None else (share.count, share.weight, share.total))
-    report = feed.check()
-    return {"samples": samples, "shares": shares, "audit": report, "notes": feed.notes}
+        weights.append(None if weight is None else (weight.count, weight.factor, weight.total))
+    report = distributed.check()
+    return {"samples": samples, "weights": weights, "audit": report, "notes": distributed.notes}
 
 
 class Numbers(IterableDataset):
@@ -110,24 +112,26 @@ class Numbers(IterableDataset):
 
 @scenario
 def unsharded_auto(rank: int, size: int) -> Any:
-    return seen_by(feed_of(DataLoader(Numbers(22), batch_size=3), rank, size))
+    return seen_by(distribute(DataLoader(Numbers(22), batch_size=3), rank, size))
 
 
 @scenario
 def shuffled_auto(rank: int, size: int) -> Any:
-    feed = feed_of(DataLoader(Numbers(30, shuffle=True), batch_size=2), rank, size)
-    return [seen_by(feed, 0), seen_by(feed, 1)]
+    distributed = distribute(DataLoader(Numbers(30, shuffle=True), batch_size=2), rank, size)
+    return [seen_by(distributed, 0), seen_by(distributed, 1)]
 
 
 @scenario
 def unsharded_left(rank: int, size: int) -> Any:
-    return seen_by(feed_of(DataLoader(Numbers(12), batch_size=3), rank, size, shard_iterable=False))
+    return seen_by(
+        distribute(DataLoader(Numbers(12), batch_size=3), rank, size, shard_iterable=False)
+    )
 
 
 @scenario
 def sharded_by_user(rank: int, size: int) -> Any:
     loader = DataLoader(Numbers(40, start=rank, step=size), batch_size=4)
-    return seen_by(feed_of(loader, rank, size))
+    return seen_by(distribute(loader, rank, size))
 
 
 @scenario
@@ -135,46 +139,46 @@ def uneven(rank: int, size: int) -> Any:
     """Rank r has 5 - 2r batches of 2, and one sample more on rank 0."""
     base = 100 * rank
     loader = DataLoader(Numbers(base + 2 * (5 - 2 * rank) + (rank == 0), start=base), batch_size=2)
-    return seen_by(feed_of(loader, rank, size))
+    return seen_by(distribute(loader, rank, size))
 
 
 @scenario
 def one_rank_empty(rank: int, size: int) -> Any:
-    return seen_by(feed_of([] if rank == 1 else [torch.ones(2)], rank, size))
+    return seen_by(distribute([] if rank == 1 else [torch.ones(2)], rank, size))
 
 
 @scenario
 def plain_list(rank: int, size: int) -> Any:
     batches = [torch.arange(3.0) + 3 * number for number in range(5)]
-    return seen_by(feed_of(batches, rank, size))
+    return seen_by(distribute(batches, rank, size))
 
 
 @scenario
 def generator_twice(rank: int, size: int) -> Any:
-    feed = feed_of((torch.ones(2) * number for number in range(6)), rank, size)
-    seen_by(feed)
-    return seen_by(feed, 1)
+    distributed = distribute((torch.ones(2) * number for number in range(6)), rank, size)
+    seen_by(distributed)
+    return seen_by(distributed, 1)
 
 
 @scenario
 def stream_skip(rank: int, size: int) -> Any:
-    feed = feed_of(DataLoader(Numbers(24), batch_size=2), rank, size)
-    return [seen_by(feed, 0), seen_by(feed, 0, skip=2)]
+    distributed = distribute(DataLoader(Numbers(24), batch_size=2), rank, size)
+    return [seen_by(distributed, 0), seen_by(distributed, 0, skip=2)]
 
 
 @scenario
 def stream_resumed(rank: int, size: int) -> Any:
     """After three batches that three ranks had read, in turn."""
-    feed = feed_of(DataLoader(Numbers(24), batch_size=2), rank, size)
+    distributed = distribute(DataLoader(Numbers(24), batch_size=2), rank, size)
     at = {"unit": "batches of the stream", "batches": 1, "done": 3, "size": 3, "batch_size": 2}
-    feed.resume(0, at)
-    return [seen_by(feed, 0, skip=1), feed.position(0, 2)["done"]]
+    distributed.resume(0, at)
+    return [seen_by(distributed, 0, skip=1), distributed.position(0, 2)["done"]]
 
 
 @scenario
 def stream_workers(rank: int, size: int) -> Any:
     loader = DataLoader(Numbers(12), batch_size=2, num_workers=1, multiprocessing_context="fork")
-    return seen_by(feed_of(loader, rank, size))
+    return seen_by(distribute(loader, rank, size))
 
 
 @scenario
@@ -186,26 +190,26 @@ def unbatched(rank: int, size: int) -> Any:
         def __getitem__(self, index: int) -> torch.Tensor:
             return torch.full((index + 1,), float(index))
 
-    return seen_by(feed_of(DataLoader(Shards(), batch_size=None, shuffle=True), rank, size))
+    return seen_by(distribute(DataLoader(Shards(), batch_size=None, shuffle=True), rank, size))
 
 
 @scenario
 def global_stream(rank: int, size: int) -> Any:
     loader = DataLoader(Numbers(24), batch_size=6)
-    return seen_by(feed_of(loader, rank, size, batch_size_is="global"))
+    return seen_by(distribute(loader, rank, size, batch_size_is="global"))
 
 
 @scenario
 def map_style(rank: int, size: int) -> Any:
     loader = DataLoader(TensorDataset(torch.arange(23.0)), batch_size=3, shuffle=True)
-    return seen_by(feed_of(loader, rank, size))
+    return seen_by(distribute(loader, rank, size))
 
 
 @scenario
 def weighted(rank: int, size: int) -> Any:
     sampler = WeightedRandomSampler(torch.arange(1.0, 21.0), 20)
     loader = DataLoader(TensorDataset(torch.arange(20.0)), batch_size=3, sampler=sampler)
-    return seen_by(feed_of(loader, rank, size))
+    return seen_by(distribute(loader, rank, size))
 
 
 class ByRank(Sampler):
@@ -222,25 +226,25 @@ class ByRank(Sampler):
 @scenario
 def sampler_by_rank(rank: int, size: int) -> Any:
     loader = DataLoader(TensorDataset(torch.arange(12.0)), batch_size=2, sampler=ByRank(rank))
-    return seen_by(feed_of(loader, rank, size))
+    return seen_by(distribute(loader, rank, size))
 
 
 @scenario
 def unseeded_split(rank: int, size: int) -> Any:
     part, _ = random_split(TensorDataset(torch.arange(20.0)), [10, 10])
-    return seen_by(feed_of(DataLoader(part, batch_size=2), rank, size))
+    return seen_by(distribute(DataLoader(part, batch_size=2), rank, size))
 
 
 @scenario
 def other_length(rank: int, size: int) -> Any:
     part = Subset(TensorDataset(torch.arange(20.0)), range(10 + rank))
-    return seen_by(feed_of(DataLoader(part, batch_size=2), rank, size))
+    return seen_by(distribute(DataLoader(part, batch_size=2), rank, size))
 
 
 @scenario
 def other_contents(rank: int, size: int) -> Any:
     loader = DataLoader(TensorDataset(torch.rand(12)), batch_size=2)
-    return seen_by(feed_of(loader, rank, size))
+    return seen_by(distribute(loader, rank, size))
 
 
 @scenario
@@ -254,21 +258,21 @@ def augmented(rank: int, size: int) -> Any:
         def __getitem__(self, index: int) -> torch.Tensor:
             return torch.tensor([index + torch.rand(()).item() / 2])
 
-    return seen_by(feed_of(DataLoader(Noisy(), batch_size=2), rank, size))
+    return seen_by(distribute(DataLoader(Noisy(), batch_size=2), rank, size))
 
 
 @scenario
 def infinite(rank: int, size: int) -> Any:
     loader = DataLoader(InfiniteTensorDataset(torch.arange(10.0)), batch_size=2)
-    feed = feed_of(loader, rank, size)
-    batches = feed.epoch(0)
-    return [next(batches)[0][0].tolist() for _ in range(4)], feed.check()
+    distributed = distribute(loader, rank, size)
+    batches = distributed.epoch(0)
+    return [next(batches)[0][0].tolist() for _ in range(4)], distributed.check()
 
 
 @scenario
 def dict_of_streams(rank: int, size: int) -> Any:
     """The second stream is half as long and starts again, on all ranks at the same step."""
-    feed = feed_of(
+    distributed = distribute(
         {"a": DataLoader(Numbers(24), batch_size=2), "b": [torch.ones(1)] * size}, rank, size
     )
-    return [batch["a"].tolist() for batch, _ in feed.epoch(0)]
+    return [batch["a"].tolist() for batch, _ in distributed.epoch(0)]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from allranks.train.data import FeedOptions, make_feed
+from allranks.train.data import LoaderOptions, distribute_loader
 
 
 class Plain(Dataset):
@@ -23,22 +23,25 @@ class Plain(Dataset):
         return torch.tensor([float(index)])
 
 
-def feeds(loader: Any, size: int, **options: Any) -> list[Any]:
-    made = FeedOptions(**options)
-    return [make_feed(loader, rank=r, size=size, device="cpu", options=made) for r in range(size)]
+def distributed_loaders(loader: Any, size: int, **options: Any) -> list[Any]:
+    made = LoaderOptions(**options)
+    return [
+        distribute_loader(loader, rank=r, size=size, device="cpu", options=made)
+        for r in range(size)
+    ]
 
 
 def steps(made: list[Any], epoch: int = 0, skip: int = 0) -> list[list[tuple[list[float], Any]]]:
     """For each step the (samples, share) of every rank; all ranks have equally many."""
     runs = []
-    for feed in made:
+    for distributed in made:
         run = []
-        for batch, share in feed.epoch(epoch, skip=skip):
+        for batch, weight in distributed.epoch(epoch, skip=skip):
             tensor = batch[0] if isinstance(batch, list) else batch
-            run.append((tensor.flatten().tolist(), share))
+            run.append((tensor.flatten().tolist(), weight))
         runs.append(run)
     return [list(step) for step in zip(*runs, strict=True)]
 
 
 def counted(step: list[tuple[list[float], Any]]) -> list[float]:
-    return [v for values, share in step if share is None or share.count for v in values]
+    return [v for values, weight in step if weight is None or weight.count for v in values]

@@ -13,11 +13,17 @@ import numpy as np  # noqa: E402
 from torch.utils.data import DataLoader, Subset, TensorDataset  # noqa: E402
 
 from allranks.errors import UsageError  # noqa: E402
-from allranks.train.data import FeedOptions, make_feed  # noqa: E402
-from allranks.train.data.audit import Ledger, RankReport, compare, ranks_text  # noqa: E402
+from allranks.train.data import LoaderOptions, distribute_loader  # noqa: E402
+from allranks.train.data.audit import (  # noqa: E402  # noqa: E402
+    AuditLog,
+    RankReport,
+    StreamAuditLog,
+    compare,
+    compare_streams,
+    ranks_text,
+)
 from allranks.train.data.digest import digest, fingerprint, fingerprints, mixed_seed, ordered_digest  # noqa: E402
-from allranks.train.data.identity import compare_identities, identity  # noqa: E402
-from allranks.train.data.stream_audit import StreamLedger, compare_streams  # noqa: E402
+from allranks.train.data.indexed import compare_identities, identity  # noqa: E402
 
 
 def report(rank: int, given: Any, whole: Any, batches: int = 3) -> RankReport:
@@ -63,7 +69,7 @@ def test_digests() -> None:
 
 
 def test_the_ledger_does_not_count_filler_and_stops_at_its_limit() -> None:
-    ledger = Ledger(limit=4)
+    ledger = AuditLog(limit=4)
     for number in range(4):
         chunk = np.array([2 * number, 2 * number + 1])
         ledger.add(chunk[:1], chunk, counts=number != 1)
@@ -79,14 +85,16 @@ def test_ranks_in_words() -> None:
 
 def test_check_needs_no_group_alone_and_only_speaks_once() -> None:
     loader = DataLoader(TensorDataset(torch.arange(10.0)), batch_size=3, shuffle=True)
-    feed = make_feed(loader, rank=0, size=1, device="cpu")
-    list(feed.epoch(0))
-    verdict = feed.check()
+    distributed = distribute_loader(loader, rank=0, size=1, device="cpu")
+    list(distributed.epoch(0))
+    verdict = distributed.check()
     assert verdict.ok
     assert "10 samples over 1 rank" in verdict.message
-    list(feed.epoch(1))
-    assert feed.check() is None
-    off = make_feed(loader, rank=0, size=1, device="cpu", options=FeedOptions(audit=False))
+    list(distributed.epoch(1))
+    assert distributed.check() is None
+    off = distribute_loader(
+        loader, rank=0, size=1, device="cpu", options=LoaderOptions(audit=False)
+    )
     list(off.epoch(0))
     assert off.check() is None
 
@@ -94,11 +102,11 @@ def test_check_needs_no_group_alone_and_only_speaks_once() -> None:
 @pytest.mark.parametrize("skip", [0, 2])
 def test_an_epoch_that_was_cut_short_or_resumed_is_judged_by_its_part(skip: int) -> None:
     loader = DataLoader(TensorDataset(torch.arange(20.0)), batch_size=3, shuffle=True)
-    feed = make_feed(loader, rank=0, size=1, device="cpu")
-    batches = feed.epoch(0, skip=skip)
+    distributed = distribute_loader(loader, rank=0, size=1, device="cpu")
+    batches = distributed.epoch(0, skip=skip)
     for _ in range(3):
         next(batches)
-    verdict = feed.check()
+    verdict = distributed.check()
     assert verdict.ok
     assert "9 samples" in verdict.message
 
@@ -106,16 +114,23 @@ def test_an_epoch_that_was_cut_short_or_resumed_is_judged_by_its_part(skip: int)
 def test_a_fault_in_the_sharing_would_be_found() -> None:
     """Two feeds that both believe to be rank 0."""
     loader = DataLoader(TensorDataset(torch.arange(20.0)), batch_size=3, shuffle=True)
-    feeds = [make_feed(loader, rank=0, size=2, device="cpu") for _ in range(2)]
-    for feed in feeds:
-        list(feed.epoch(0))
-    verdict = compare([feed._ledger.report(rank, 20) for rank, feed in enumerate(feeds)])
+    distributed_loaders = [
+        distribute_loader(loader, rank=0, size=2, device="cpu") for _ in range(2)
+    ]
+    for distributed in distributed_loaders:
+        list(distributed.epoch(0))
+    verdict = compare(
+        [
+            distributed._audit_log.report(rank, 20)
+            for rank, distributed in enumerate(distributed_loaders)
+        ]
+    )
     assert not verdict.ok
     assert "same samples" in verdict.message
 
 
 def stream(values: Any, repeated: int = 0) -> Any:
-    ledger = StreamLedger()
+    ledger = StreamAuditLog()
     for start in range(0, len(values), 4):
         batch = torch.tensor(values[start : start + 4])
         ledger.add({"x": batch.float(), "y": batch}, len(batch))

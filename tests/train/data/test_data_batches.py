@@ -16,15 +16,15 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa:
 from allranks.errors import UsageError, WorldError  # noqa: E402
 from allranks.train.data import (  # noqa: E402
     DictLoader,
-    FeedOptions,
     InfiniteTensorDataset,
-    make_feed,
+    LoaderOptions,
+    distribute_loader,
     to_dataloader,
     to_device,
 )
-from allranks.train.data.indexed import LoaderFeed  # noqa: E402
-from allranks.train.data.move import count_samples, leaves  # noqa: E402
-from allranks.train.data.tensors import TensorFeed  # noqa: E402
+from allranks.train.data.batch_transfer import count_samples, leaves  # noqa: E402
+from allranks.train.data.indexed import MapStyleLoader  # noqa: E402
+from allranks.train.data.tensors import TensorLoader  # noqa: E402
 
 Pair = namedtuple("Pair", "x y")
 
@@ -55,7 +55,7 @@ class Encoding(UserDict):
 
 
 def alone(loader: Any, **options: Any) -> Any:
-    return make_feed(loader, rank=0, size=1, device="cpu", options=FeedOptions(**options))
+    return distribute_loader(loader, rank=0, size=1, device="cpu", options=LoaderOptions(**options))
 
 
 def test_dtype_changes_floats_only() -> None:
@@ -114,20 +114,20 @@ def test_the_short_way_equals_the_long_one(shuffle: bool, dtype: Any, size: int)
     class Same(TensorDataset):
         """Not exactly a TensorDataset, so no short way."""
 
-    options = FeedOptions(dtype=dtype)
+    options = LoaderOptions(dtype=dtype)
     for rank in range(size):
         short, long = (
-            make_feed(
+            distribute_loader(
                 DataLoader(data, batch_size=4, shuffle=shuffle), rank=rank, size=size,
                 device="cpu", options=options,
             )
             for data in (dataset, Same(*tensors))
         )  # fmt: skip
-        assert (type(short), type(long)) == (TensorFeed, LoaderFeed)
+        assert (type(short), type(long)) == (TensorLoader, MapStyleLoader)
         pairs = list(zip(short.epoch(1), long.epoch(1), strict=True))
         assert len(pairs) == short.batches
-        for (one, share), (other, other_share) in pairs:
-            assert share == other_share
+        for (one, weight), (other, other_share) in pairs:
+            assert weight == other_share
             assert type(one) is type(other) is list
             assert all(torch.equal(a, b) and a.dtype == b.dtype
                        for a, b in zip(one, other, strict=True))  # fmt: skip
@@ -154,26 +154,26 @@ class Numbers(IterableDataset):
 
 
 def test_a_stream_alone() -> None:
-    feed = alone(DataLoader(Numbers(), batch_size=3), dtype=torch.float64)
-    found = [(batch.tolist(), share and (share.count, share.weight, share.total))
-             for batch, share in feed.epoch(0)]  # fmt: skip
+    distributed = alone(DataLoader(Numbers(), batch_size=3), dtype=torch.float64)
+    found = [(batch.tolist(), weight and (weight.count, weight.factor, weight.total))
+             for batch, weight in distributed.epoch(0)]  # fmt: skip
     assert found == [([0, 1, 2], None), ([3, 4, 5], None), ([6], (1, 1.0, 1))]
-    assert [batch.tolist() for batch, _ in feed.epoch(0, skip=2)] == [[6]]
-    assert (feed.batch_size, feed.batches, feed.check()) == (3, None, None)
+    assert [batch.tolist() for batch, _ in distributed.epoch(0, skip=2)] == [[6]]
+    assert (distributed.batch_size, distributed.batches, distributed.check()) == (3, None, None)
 
 
 def test_plain_batches_alone() -> None:
-    feed = alone([torch.ones(2), torch.ones(5), torch.ones(2)])
+    distributed = alone([torch.ones(2), torch.ones(5), torch.ones(2)])
     for _ in range(2):  # the first batch says what a full one is
-        assert [share and share.total for _, share in feed.epoch(0)] == [None, 5, None]
-    assert feed.batches == 3
+        assert [weight and weight.total for _, weight in distributed.epoch(0)] == [None, 5, None]
+    assert distributed.batches == 3
 
 
 def test_a_generator_is_read_once() -> None:
-    feed = alone(torch.ones(1) for _ in range(3))
-    assert len(list(feed.epoch(0))) == 3
+    distributed = alone(torch.ones(1) for _ in range(3))
+    assert len(list(distributed.epoch(0))) == 3
     with pytest.raises(UsageError, match="can be read once"):
-        list(feed.epoch(1))
+        list(distributed.epoch(1))
 
 
 @pytest.mark.parametrize("wrong", [3, None, "text", torch.ones(3)])
@@ -184,20 +184,20 @@ def test_what_is_no_loader_is_refused(wrong: Any) -> None:
 
 def test_a_stream_of_many_ranks_needs_a_group() -> None:
     with pytest.raises(WorldError, match="not initialised"):
-        make_feed([torch.ones(1)], rank=0, size=2, device="cpu")
+        distribute_loader([torch.ones(1)], rank=0, size=2, device="cpu")
 
 
 def test_ready_batches_cannot_be_divided() -> None:
-    options = FeedOptions(batch_size_is="global")
+    options = LoaderOptions(batch_size_is="global")
     with pytest.raises(UsageError, match="per_rank"):
-        make_feed([torch.ones(4)], rank=0, size=2, device="cpu", options=options)
+        distribute_loader([torch.ones(4)], rank=0, size=2, device="cpu", options=options)
 
 
 def test_options_are_checked() -> None:
     with pytest.raises(UsageError, match="batch_size_is"):
-        FeedOptions(batch_size_is="all")
+        LoaderOptions(batch_size_is="all")
     with pytest.raises(UsageError, match="shard_iterable"):
-        FeedOptions(shard_iterable="yes")
+        LoaderOptions(shard_iterable="yes")
 
 
 def test_to_dataloader() -> None:
@@ -215,7 +215,9 @@ def test_to_dataloader() -> None:
 def test_infinite_tensors_give_the_same_global_batches_for_all_sizes() -> None:
     def batches(size: int) -> list[list[float]]:
         loader = to_dataloader(torch.arange(9.0), batch_size=6 // size, infinite=True)
-        runs = [make_feed(loader, rank=r, size=size, device="cpu").epoch(2) for r in range(size)]
+        runs = [
+            distribute_loader(loader, rank=r, size=size, device="cpu").epoch(2) for r in range(size)
+        ]
         return [[v for run in runs for v in next(run)[0][0].tolist()] for _ in range(5)]
 
     assert batches(1) == batches(2) == batches(3)
@@ -230,13 +232,13 @@ def loaders() -> dict[str, Any]:
 
 
 def test_the_longest_loader_defines_the_epoch() -> None:
-    feed = alone(DictLoader(loaders()))
-    steps = [batch for batch, _ in feed.epoch(0)]
-    assert len(steps) == feed.batches == 5
+    distributed = alone(DictLoader(loaders()))
+    steps = [batch for batch, _ in distributed.epoch(0)]
+    assert len(steps) == distributed.batches == 5
     assert [v for step in steps for v in step["long"][0].tolist()] == list(range(10))
     short = [v for step in steps for v in step["short"][0].tolist()]
     assert sorted(short[:4]) == sorted(short[4:8]) == [0, 1, 2, 3]
-    assert feed.check().ok
+    assert distributed.check().ok
     plain = DictLoader({name: loaders()[name] for name in ("long", "short")})
     assert len(list(plain)) == len(plain) == 5
 

@@ -14,20 +14,22 @@ if not torch.cuda.is_available():
 from data_rig import Plain  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from allranks.train.data import FeedOptions, make_feed, tensors, to_dataloader  # noqa: E402
+from allranks.train.data import LoaderOptions, distribute_loader, tensors, to_dataloader  # noqa: E402
 
 
 def run(loader: Any, device: str, **options: Any) -> list[Any]:
-    feed = make_feed(loader, rank=0, size=1, device=device, options=FeedOptions(**options))
+    distributed = distribute_loader(
+        loader, rank=0, size=1, device=device, options=LoaderOptions(**options)
+    )
     found = []
-    for batch, share in feed.epoch(1):
+    for batch, weight in distributed.epoch(1):
         tensor = batch[0] if isinstance(batch, list) else batch
         assert tensor.device.type == device
         busy = torch.rand(512, 512, device=device)
         for _ in range(20):  # keeps the step's stream behind the copies
             busy = busy @ busy / 512
-        found.append(((tensor + 0 * busy.sum()).cpu(), share))
-    feed.close()
+        found.append(((tensor + 0 * busy.sum()).cpu(), weight))
+    distributed.close()
     return found
 
 
@@ -50,18 +52,20 @@ def test_tensors(resident: bool, shuffle: bool, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(tensors, "_RESIDENT_BYTES", 0)
     data = TensorDataset(torch.rand(1001, 64))
     loader = DataLoader(data, batch_size=8, shuffle=shuffle)
-    feed = make_feed(loader, rank=0, size=1, device="cuda")
-    assert feed._resident is resident
+    distributed = distribute_loader(loader, rank=0, size=1, device="cuda")
+    assert distributed._resident is resident
     assert same(run(loader, "cuda", dtype=torch.float64), run(loader, "cpu", dtype=torch.float64))
-    list(feed.epoch(0))
-    assert feed.check().ok
+    list(distributed.epoch(0))
+    assert distributed.check().ok
 
 
 def test_streams_and_endless_tensors() -> None:
     batches = [torch.rand(3, 4) for _ in range(9)]
     assert same(run(batches, "cuda", prefetch=4), run(batches, "cpu"))
     loader = to_dataloader(torch.arange(9.0), batch_size=4, infinite=True)
-    gpu, cpu = (make_feed(loader, rank=0, size=1, device=d).epoch(0) for d in ("cuda", "cpu"))
+    gpu, cpu = (
+        distribute_loader(loader, rank=0, size=1, device=d).epoch(0) for d in ("cuda", "cpu")
+    )
     assert all(torch.equal(next(gpu)[0][0].cpu(), next(cpu)[0][0]) for _ in range(6))
 
 

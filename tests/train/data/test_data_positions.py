@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from data_rig import Plain, counted, feeds, steps  # noqa: E402
+from data_rig import Plain, counted, distributed_loaders, steps  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as some  # noqa: E402
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset  # noqa: E402
@@ -39,9 +39,9 @@ def lived(make: Any, lives: Any, epoch: int = 2) -> list[float]:
     seen: list[float] = []
     position = None
     for number, (ranks, batch, most) in enumerate(lives):
-        made = feeds(make(batch), ranks, audit=False)
-        for feed in made if position is not None else ():
-            feed.resume(epoch, position)
+        made = distributed_loaders(make(batch), ranks, audit=False)
+        for distributed in made if position is not None else ():
+            distributed.resume(epoch, position)
         done = position["batches"] if position else 0
         last = number == len(lives) - 1
         for step in steps(made, epoch, skip=done)[: None if last else most]:
@@ -74,11 +74,11 @@ def test_a_stream_without_end_goes_on_at_the_same_sample(
         position = None
         for ranks, batch, most in parts:
             loader = to_dataloader(torch.arange(9.0), batch_size=batch, infinite=True)
-            made = feeds(loader, ranks, audit=False)
-            for feed in made if position else ():
-                feed.resume(1, position)
+            made = distributed_loaders(loader, ranks, audit=False)
+            for distributed in made if position else ():
+                distributed.resume(1, position)
             done = position["batches"] if position else 0
-            runs = [feed.epoch(1, skip=done) for feed in made]
+            runs = [distributed.epoch(1, skip=done) for distributed in made]
             for _ in range(most):
                 found += [value for run in runs for value in next(run)[0][0].tolist()]
             position = made[0].position(1, done + most)
@@ -100,11 +100,11 @@ def test_each_of_several_loaders_goes_on_at_its_own_sample(
             name: DataLoader(Plain(samples), batch, shuffle=True)
             for name, samples in zip(seen, sizes, strict=True)
         }
-        made = feeds(loaders, ranks, audit=False)
-        for feed in made if position else ():
-            feed.resume(1, position)
+        made = distributed_loaders(loaders, ranks, audit=False)
+        for distributed in made if position else ():
+            distributed.resume(1, position)
         done = position["batches"] if position else 0
-        runs = [list(feed.epoch(1, skip=done)) for feed in made]
+        runs = [list(distributed.epoch(1, skip=done)) for distributed in made]
         last = number == len(lives) - 1
         here = list(zip(*runs, strict=True))[: None if last else most]
         for step in here:
@@ -117,8 +117,8 @@ def test_each_of_several_loaders_goes_on_at_its_own_sample(
 
 
 def test_the_audit_counts_what_was_seen_before() -> None:
-    before = feeds(DataLoader(Plain(23), 4, shuffle=True), 1)[0]
-    again = feeds(DataLoader(Plain(23), 5, shuffle=True), 1)[0]
+    before = distributed_loaders(DataLoader(Plain(23), 4, shuffle=True), 1)[0]
+    again = distributed_loaders(DataLoader(Plain(23), 5, shuffle=True), 1)[0]
     again.resume(0, before.position(0, 2))
     assert len(list(again.epoch(0, skip=2))) == 3
     report = again.check()
@@ -127,11 +127,11 @@ def test_the_audit_counts_what_was_seen_before() -> None:
 
 
 def test_a_part_that_was_skipped_is_found_by_the_audit() -> None:
-    feed = feeds(DataLoader(Plain(23), 4, shuffle=True), 1)[0]
-    feed.resume(0, {**feed.position(0, 2), "done": 8})
-    feed.schedule.order.indices = _other_from(feed.schedule.order.indices, 1)
-    list(feed.epoch(0, skip=2))
-    assert not feed.check().ok
+    distributed = distributed_loaders(DataLoader(Plain(23), 4, shuffle=True), 1)[0]
+    distributed.resume(0, {**distributed.position(0, 2), "done": 8})
+    distributed.schedule.order.indices = _other_from(distributed.schedule.order.indices, 1)
+    list(distributed.epoch(0, skip=2))
+    assert not distributed.check().ok
 
 
 def _other_from(indices: Any, call: int) -> Any:
@@ -154,25 +154,27 @@ def test_random_numbers_of_a_batch_do_not_depend_on_those_before(workers: int) -
     def loader(count: int = workers) -> Any:
         return DataLoader(Drawing(12), 3, num_workers=count)
 
-    whole = steps(feeds(loader(), 1))
-    assert steps(feeds(loader(), 1), skip=2) == whole[2:]
-    assert steps(feeds(loader(0), 1)) == whole
+    whole = steps(distributed_loaders(loader(), 1))
+    assert steps(distributed_loaders(loader(), 1), skip=2) == whole[2:]
+    assert steps(distributed_loaders(loader(0), 1)) == whole
     assert len({step[0][0][0] for step in whole}) == len(whole)
 
 
 def test_positions_of_another_kind_are_refused_in_words() -> None:
-    plain = feeds(DataLoader(Plain(9), 3), 1)[0]
-    stream = feeds([torch.zeros(3, 1)] * 3, 1)[0]
+    plain = distributed_loaders(DataLoader(Plain(9), 3), 1)[0]
+    stream = distributed_loaders([torch.zeros(3, 1)] * 3, 1)[0]
     with pytest.raises(UsageError, match="counted in samples, and this data is counted in batches"):
         stream.resume(1, plain.position(1, 1))
     data = InfiniteTensorDataset(torch.zeros(4))
-    two, three = (feeds(DataLoader(data, batch, num_workers=1), 1)[0] for batch in (2, 3))
+    two, three = (
+        distributed_loaders(DataLoader(data, batch, num_workers=1), 1)[0] for batch in (2, 3)
+    )
     with pytest.raises(UsageError, match="in batches of 2 for each rank, and now they are of 3"):
         three.resume(1, two.position(1, 1))
 
 
 def test_one_process_goes_on_with_a_stream_that_two_ranks_shared() -> None:
-    stream = feeds([torch.tensor([float(number)]) for number in range(7)], 1)[0]
+    stream = distributed_loaders([torch.tensor([float(number)]) for number in range(7)], 1)[0]
     at = {"unit": "batches of the stream", "batches": 2, "done": 4, "size": 2, "batch_size": None}
     stream.resume(1, at)
     assert [batch.item() for batch, _ in stream.epoch(1, skip=2)] == [4.0, 5.0, 6.0]

@@ -25,10 +25,10 @@ def samples(found: list[Any]) -> list[float]:
 
 def weights_are_right(found: list[Any]) -> bool:
     """In every step the weights sum to the number of ranks, and counts to the total."""
-    steps = list(zip(*(one["shares"] for one in found), strict=True))
+    steps = list(zip(*(one["weights"] for one in found), strict=True))
     for step in steps:
-        if any(share is None for share in step):
-            assert all(share is None for share in step)
+        if any(weight is None for weight in step):
+            assert all(weight is None for weight in step)
             continue
         assert sum(count for count, _, _ in step) == step[0][2]
         assert sum(weight for _, weight, _ in step) == pytest.approx(len(found))
@@ -52,8 +52,8 @@ def test_a_stream_that_all_ranks_read_is_dealt_out(ranks: Any, name: str) -> Non
 
 def test_batches_of_one_size_become_full_after_the_first(ranks: Any) -> None:
     for one in ranks["plain_list"]:
-        assert one["shares"][0] == (3, 1.0, 3 * len(ranks["plain_list"]))
-        assert one["shares"][1] is None or len(ranks["plain_list"]) == 3
+        assert one["weights"][0] == (3, 1.0, 3 * len(ranks["plain_list"]))
+        assert one["weights"][1] is None or len(ranks["plain_list"]) == 3
 
 
 def test_a_shuffled_stream_is_read_alike_by_all_ranks(ranks: Any) -> None:
@@ -81,9 +81,9 @@ def test_a_stream_that_shares_itself_is_left_alone(ranks: Any) -> None:
 def test_a_rank_that_ran_out_repeats_with_weight_0(ranks: Any) -> None:
     found = ranks["uneven"]
     assert weights_are_right(found)
-    assert [len(one["shares"]) for one in found] == [6] * len(found)
-    assert found[1]["shares"][3:] == [(0, 0.0, 2), (0, 0.0, 2), (0, 0.0, 1)]
-    assert found[0]["shares"][5] == (1, len(found), 1)
+    assert [len(one["weights"]) for one in found] == [6] * len(found)
+    assert found[1]["weights"][3:] == [(0, 0.0, 2), (0, 0.0, 2), (0, 0.0, 1)]
+    assert found[0]["weights"][5] == (1, len(found), 1)
     assert "rank 1 had 3 batches fewer and repeated its last one" in found[0]["audit"].message
     assert found[0]["audit"].ok
 
@@ -101,7 +101,7 @@ def test_a_generator_cannot_be_read_twice(ranks: Any) -> None:
 def test_a_stream_resumes(ranks: Any) -> None:
     for whole, rest in ranks["stream_skip"]:
         assert rest["samples"] == whole["samples"][4:]
-        assert rest["shares"] == whole["shares"][2:]
+        assert rest["weights"] == whole["weights"][2:]
 
 
 def test_other_ranks_go_on_with_a_shared_stream(ranks: Any) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
-from data_rig import Plain, counted, feeds, steps  # noqa: E402
+from data_rig import Plain, counted, distributed_loaders, steps  # noqa: E402
 from torch.utils.data import (  # noqa: E402
     BatchSampler,
     DataLoader,
@@ -42,7 +42,7 @@ def test_a_distributed_sampler_loses_its_padding(shuffle: bool, drop: bool) -> N
     sampler = DistributedSampler(
         range(11), num_replicas=2, rank=0, shuffle=shuffle, seed=7, drop_last=drop
     )
-    made = feeds(DataLoader(Plain(11), batch_size=2, sampler=sampler), 2)
+    made = distributed_loaders(DataLoader(Plain(11), batch_size=2, sampler=sampler), 2)
     order = [float(i) for i in range(11)]
     if shuffle:
         order = torch.randperm(11, generator=torch.Generator().manual_seed(7 + 3)).tolist()
@@ -58,11 +58,13 @@ def test_weighted_and_subset_samplers_draw_alike_on_all_ranks() -> None:
         (SubsetRandomSampler([3, 5, 8, 13, 21]), 5),
     ):
         loader = DataLoader(Plain(30), batch_size=2, sampler=sampler)
-        alone = all_samples(steps(feeds(DataLoader(Plain(30), batch_size=6, sampler=sampler), 1)))
+        alone = all_samples(
+            steps(distributed_loaders(DataLoader(Plain(30), batch_size=6, sampler=sampler), 1))
+        )
         assert len(alone) == number
         torch.manual_seed(random.randrange(1000))  # the global state must not matter
-        assert all_samples(steps(feeds(loader, 3))) == alone
-        assert all_samples(steps(feeds(loader, 3), 1)) != alone
+        assert all_samples(steps(distributed_loaders(loader, 3))) == alone
+        assert all_samples(steps(distributed_loaders(loader, 3), 1)) != alone
 
 
 class ByRandomModules(Sampler):
@@ -87,7 +89,7 @@ class ByRandomModules(Sampler):
 
 
 def test_a_samplers_global_random_numbers_are_ours() -> None:
-    made = feeds(DataLoader(Plain(20), batch_size=2, sampler=ByRandomModules()), 2)
+    made = distributed_loaders(DataLoader(Plain(20), batch_size=2, sampler=ByRandomModules()), 2)
     before = random.getstate(), torch.get_rng_state()
     run = all_samples(steps(made, 4))
     assert sorted(run) == [float(i) for i in range(4, 16)]
@@ -137,21 +139,25 @@ class Endless(Sampler):
 
 def test_a_sampler_without_end_is_read_as_it_goes() -> None:
     sampler = Endless()
-    feed = feeds(DataLoader(Plain(50), batch_size=2, sampler=sampler), 3)[1]
-    batches = feed.epoch(0)
+    distributed = distributed_loaders(DataLoader(Plain(50), batch_size=2, sampler=sampler), 3)[1]
+    batches = distributed.epoch(0)
     assert [next(batches)[0].flatten().tolist() for _ in range(3)] == [[2, 3], [8, 9], [14, 15]]
     assert sampler.taken == 18
-    assert feed.batches is None
-    assert feed.total_of(0) is None
+    assert distributed.batches is None
+    assert distributed.total_of(0) is None
 
 
 @pytest.mark.parametrize("drop", [True, False])
 def test_a_sampler_without_length_ends(drop: bool) -> None:
     loader = DataLoader(Plain(50), batch_size=2, sampler=Endless(20), drop_last=drop)
-    made = feeds(loader, 3)
+    made = distributed_loaders(loader, 3)
     assert all_samples(steps(made)) == list(range(18 if drop else 20))
-    assert compare([feed._ledger.report(feed.place.rank, None) for feed in made]).ok
-    assert steps(feeds(loader, 3), skip=2) == steps(feeds(loader, 3))[2:]
+    assert compare(
+        [distributed._audit_log.report(distributed.layout.rank, None) for distributed in made]
+    ).ok
+    assert (
+        steps(distributed_loaders(loader, 3), skip=2) == steps(distributed_loaders(loader, 3))[2:]
+    )
 
 
 class Buckets(Sampler):
@@ -178,7 +184,7 @@ class Buckets(Sampler):
 @pytest.mark.parametrize("how", ["per_rank", "global"])
 def test_batch_samplers(size: int, how: str) -> None:
     loader = DataLoader(Plain(22), batch_sampler=Buckets())
-    made = feeds(loader, size, batch_size_is=how)
+    made = distributed_loaders(loader, size, batch_size_is=how)
     run = steps(made)
     assert sorted(all_samples(run)) == list(range(22))
     assert len(run) == made[0].batches == (7 if how == "global" else -(-7 // size))
@@ -188,30 +194,34 @@ def test_batch_samplers(size: int, how: str) -> None:
         if step[0][1] is None:
             assert len(set(counts)) == 1
             continue
-        assert {share.total for _, share in step} == {sum(counts)}
-        assert sum(share.weight for _, share in step) == pytest.approx(size)
-    assert compare([feed._ledger.report(feed.place.rank, None) for feed in made]).ok
-    assert steps(feeds(loader, size, batch_size_is=how), skip=1) == run[1:]
+        assert {weight.total for _, weight in step} == {sum(counts)}
+        assert sum(weight.factor for _, weight in step) == pytest.approx(size)
+    assert compare(
+        [distributed._audit_log.report(distributed.layout.rank, None) for distributed in made]
+    ).ok
+    assert steps(distributed_loaders(loader, size, batch_size_is=how), skip=1) == run[1:]
 
 
 @pytest.mark.parametrize("how", ["per_rank", "global"])
 def test_batches_of_one_size_are_full(how: str) -> None:
     batches = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18]]
-    run = steps(feeds(DataLoader(Plain(19), batch_sampler=batches), 2, batch_size_is=how))
+    run = steps(
+        distributed_loaders(DataLoader(Plain(19), batch_sampler=batches), 2, batch_size_is=how)
+    )
     assert sorted(all_samples(run)) == list(range(19))
     for step in run[:-1]:
-        assert [share for _, share in step] == [None, None]
-    last = [(share.count, share.total) for _, share in run[-1]]
+        assert [weight for _, weight in step] == [None, None]
+    last = [(weight.count, weight.total) for _, weight in run[-1]]
     assert last == ([(2, 3), (1, 3)] if how == "global" else [(3, 3), (0, 3)])
 
 
 def test_a_plain_batch_sampler_is_taken_apart() -> None:
     batches = BatchSampler(RandomSampler(range(20)), 3, True)
-    made = feeds(DataLoader(Plain(20), batch_sampler=batches), 2)
+    made = distributed_loaders(DataLoader(Plain(20), batch_sampler=batches), 2)
     run = steps(made)
     assert made[0].batch_size == 3
     assert len(set(all_samples(run))) == 18
-    assert all(share is None for step in run for _, share in step)
+    assert all(weight is None for step in run for _, weight in step)
 
 
 class Workers(Dataset):
@@ -233,12 +243,12 @@ def test_persistent_workers_get_a_new_order_in_each_epoch() -> None:
         Workers(), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True,
         worker_init_fn=greet,
     )  # fmt: skip
-    made = feeds(loader, 2)
+    made = distributed_loaders(loader, 2)
     orders, drawn = [], []
     for epoch in (0, 1):
         order: list[int] = []
-        for feed in made:
-            for batch, _ in feed.epoch(epoch):
+        for distributed in made:
+            for batch, _ in distributed.epoch(epoch):
                 order += batch[0].tolist()
                 drawn += batch[1].tolist() + batch[2].tolist()
         assert sorted(order) == list(range(12))
@@ -247,15 +257,17 @@ def test_persistent_workers_get_a_new_order_in_each_epoch() -> None:
     assert len(set(drawn)) == len(drawn)  # no two workers of any rank draw the same
     pids = [worker.pid for worker in made[0]._loader._iterator._workers]
     assert len(pids) == 2
-    for feed in made:
-        feed.close()
+    for distributed in made:
+        distributed.close()
     assert made[0]._loader._iterator is None
 
 
 def test_workers_draw_the_same_in_the_same_epoch_again() -> None:
     loader = DataLoader(Workers(), batch_size=3, num_workers=1)
-    feed = feeds(loader, 1)[0]
-    runs = [[torch.stack(batch[1:]) for batch, _ in feed.epoch(epoch)] for epoch in (0, 0, 1)]
+    distributed = distributed_loaders(loader, 1)[0]
+    runs = [
+        [torch.stack(batch[1:]) for batch, _ in distributed.epoch(epoch)] for epoch in (0, 0, 1)
+    ]
     assert torch.equal(torch.stack(runs[0]), torch.stack(runs[1]))
     assert not torch.equal(torch.stack(runs[0]), torch.stack(runs[2]))
 
@@ -273,8 +285,8 @@ class Marked(DataLoader):
 
 
 def test_a_subclass_stays_itself() -> None:
-    made = feeds(Marked(Plain(12), "m"), 2)
-    run = [[batch for batch, _ in feed.epoch(0)] for feed in made]
+    made = distributed_loaders(Marked(Plain(12), "m"), 2)
+    run = [[batch for batch, _ in distributed.epoch(0)] for distributed in made]
     assert all(batch["mark"] == "m" for batches in run for batch in batches)
     values = [v for batches in run for batch in batches for v in batch["x"].flatten().tolist()]
     assert sorted(values) == list(range(12))
@@ -286,23 +298,25 @@ def test_a_loader_that_ignores_its_indices_is_refused() -> None:
             return iter([torch.ones(2)])
 
     with pytest.raises(UsageError, match="does not take its indices"):
-        list(feeds(Deaf(Plain(10), batch_size=2), 2)[0].epoch(0))
+        list(distributed_loaders(Deaf(Plain(10), batch_size=2), 2)[0].epoch(0))
 
 
 def test_the_users_loader_is_left_as_it_was() -> None:
     loader = DataLoader(Plain(6), batch_size=2)
-    list(feeds(loader, 2)[1].epoch(0))
+    list(distributed_loaders(loader, 2)[1].epoch(0))
     assert [batch.flatten().tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_keys_that_are_no_integers() -> None:
     keys = ["a", "b", "c", "d", "e"]
     loader = DataLoader({k: torch.tensor(ord(k)) for k in keys}, batch_size=2, sampler=keys)
-    made = feeds(loader, 2)
+    made = distributed_loaders(loader, 2)
     assert all_samples(steps(made)) == [float(ord(k)) for k in keys]
-    assert compare([feed._ledger.report(feed.place.rank, None) for feed in made]).ok
+    assert compare(
+        [distributed._audit_log.report(distributed.layout.rank, None) for distributed in made]
+    ).ok
 
 
 def test_tensor_datasets_with_samplers_take_the_short_way() -> None:
     loader = DataLoader(TensorDataset(torch.arange(9.0)), batch_size=2, sampler=[8, 1, 4])
-    assert all_samples(steps(feeds(loader, 2))) == [8, 1, 4]
+    assert all_samples(steps(distributed_loaders(loader, 2))) == [8, 1, 4]

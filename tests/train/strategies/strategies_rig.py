@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from allranks.runtime.world import World
-from allranks.train.checkpoint.reader import Reader
-from allranks.train.checkpoint.saver import Saver
-from allranks.train.checkpoint.snapshot import Snapshot
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
+from allranks.train.checkpoint.saver import CheckpointSaver
+from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.write_plan import CheckpointState
 from allranks.train.strategies import DDP, FSDP, Single, Strategy, StrategyOptions
-from allranks.train.strategies.states import put_together, taken_apart
+from allranks.train.strategies.named_states import join_tensors, split_tensors
 
 CPU = torch.device("cpu")
 BATCH, LENGTH, WORDS, WIDTH = 16, 6, 11, 10
@@ -125,7 +125,7 @@ class Training:
         mine = batch.chunk(ranks or self.world.size)[0 if ranks else self.world.rank]
         for i, part in enumerate(mine.chunk(parts)):
             if not ranks:
-                self.strategy.begin_micro(last=i == parts - 1)
+                self.strategy.begin_micro_batch(last=i == parts - 1)
             loss, _ = self.call(part)
             self.strategy.backward(loss / parts)
 
@@ -152,13 +152,13 @@ class Training:
             self.strategy.optimizer_tensors(self.optimizer),
         )
         state = {
-            "model": taken_apart(model, "model", tensors),
-            "optimizer": taken_apart(optimizer, "optimizer", tensors, counters=True),
+            "model": split_tensors(model, "model", tensors),
+            "optimizer": split_tensors(optimizer, "optimizer", tensors, counters=True),
         }
         rank, size = self.world.rank, self.world.size
         folder, token, part = _from_rank_0(self.world, _part)
-        saver = Saver(Store(folder), rank, size, token, asynchronous=False)
-        saver.start(Snapshot(tensors, state=state), part, {"step": 1})
+        saver = CheckpointSaver(CheckpointStore(folder), rank, size, token, asynchronous=False)
+        saver.start(CheckpointState(tensors, state=state), part, {"step": 1})
         assert not saver.problem, saver.problem
         if size > 1:
             dist.barrier()
@@ -166,21 +166,21 @@ class Training:
 
     def states(self) -> dict[str, Any]:
         """What a checkpoint holds, whole; names of one tensor are one tensor."""
-        reader = Reader(self.saved())
+        reader = CheckpointReader(self.saved())
         read: dict[str, torch.Tensor] = {}
 
         def tensor(key: str) -> torch.Tensor:
             holder = reader.manifest.tensors[key].get("same_as", key)
             return read.setdefault(holder, reader.tensor(holder))
 
-        found: dict[str, Any] = put_together(reader.blob("state"), tensor)
+        found: dict[str, Any] = join_tensors(reader.blob("state"), tensor)
         return found
 
     def load(self, path: Path) -> None:
-        reader = Reader(path)
+        reader = CheckpointReader(path)
         state = reader.blob("state")
-        assert not self.strategy.misfit(state["model"], reader)
-        assert not self.strategy.optimizer_misfit(self.optimizer, state["optimizer"])
+        assert not self.strategy.model_mismatch(state["model"], reader)
+        assert not self.strategy.optimizer_mismatch(self.optimizer, state["optimizer"])
         self.strategy.load_model(state["model"], reader)
         self.strategy.load_optimizer(self.optimizer, state["optimizer"], reader)
 
@@ -191,7 +191,7 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 def _part() -> tuple[Path, str, Path]:
     """A new folder of checkpoints, its owner's token, and where to write; it goes with the process."""
     _folders.append(tempfile.TemporaryDirectory())
-    store = Store(Path(_folders[-1].name))
+    store = CheckpointStore(Path(_folders[-1].name))
     token = store.take_over({})
     return store.folder, token, store.stage(1, token)
 

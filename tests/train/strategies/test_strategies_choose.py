@@ -12,7 +12,7 @@ from strategies_rig import CPU, a_world  # noqa: E402
 from torch import nn  # noqa: E402
 
 from allranks.errors import UsageError  # noqa: E402
-from allranks.train.strategies import DDP, FSDP, Single, StrategyOptions, choose  # noqa: E402
+from allranks.train.strategies import DDP, FSDP, Single, StrategyOptions, choose_strategy  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -33,7 +33,7 @@ def chosen(
     **options: Any,
 ) -> tuple[type, str]:
     optimizers = [optimizer] if optimizer else []
-    strategy, reason = choose(
+    strategy, reason = choose_strategy(
         name, model, optimizers, a_world(0, size), device, StrategyOptions(**options)
     )
     return type(strategy), reason
@@ -41,7 +41,7 @@ def chosen(
 
 @pytest.fixture(autouse=True)
 def an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(choose.__globals__, "_device_memory", lambda device: 139.8 * 2**30)
+    monkeypatch.setitem(choose_strategy.__globals__, "_device_memory", lambda device: 139.8 * 2**30)
 
 
 def test_what_fits_trains_by_ddp() -> None:
@@ -85,7 +85,7 @@ def test_one_process_and_cpus_need_no_weighing() -> None:
 def test_a_name_or_a_strategy_is_taken_as_asked() -> None:
     assert chosen("FSDP", big(1e6), size=1) == (FSDP, "fsdp: as asked")
     given = DDP(find_unused_parameters=True)
-    made, reason = choose(given, big(1e6), [], a_world(0, 2), CPU, StrategyOptions())
+    made, reason = choose_strategy(given, big(1e6), [], a_world(0, 2), CPU, StrategyOptions())
     assert made is given
     assert reason == "ddp: as given"
 

@@ -15,18 +15,31 @@ from strategies_rig import a_world  # noqa: E402
 
 from allranks.errors import MissingDependencyError, UsageError  # noqa: E402
 from allranks.train.strategies import DeepSpeed, StrategyOptions  # noqa: E402
-from allranks.train.strategies.deepspeed.batch import meet_data  # noqa: E402
-from allranks.train.strategies.deepspeed.config import Facts, add_shorthands, read_config, settle  # noqa: E402
-from allranks.train.strategies.deepspeed.optimizer import schedule_params  # noqa: E402
-from allranks.train.strategies.deepspeed.setup import check_compiler, load_deepspeed, needed_ops  # noqa: E402
+from allranks.train.strategies.deepspeed.config_sections import (  # noqa: E402
+    meet_data,
+    schedule_params,
+)
+from allranks.train.strategies.deepspeed.deepspeed_setup import (  # noqa: E402
+    check_compiler,
+    load_deepspeed,
+    needed_ops,
+)
+from allranks.train.strategies.deepspeed.engine_config import (  # noqa: E402
+    TrainingFacts,
+    add_shorthands,
+    read_config,
+    settle,
+)
 
 pytestmark = pytest.mark.torch
 
 ADAMW = {"optimizer": "AdamW", "optimizer_params": {"lr": 0.01}}
 
 
-def settled(config: dict[str, Any], **facts: Any) -> tuple[dict[str, Any], Facts, list[str]]:
-    return settle(config, Facts(**{**ADAMW, **facts}))
+def settled(
+    config: dict[str, Any], **facts: Any
+) -> tuple[dict[str, Any], TrainingFacts, list[str]]:
+    return settle(config, TrainingFacts(**{**ADAMW, **facts}))
 
 
 def test_shorthands_mean_sections() -> None:
@@ -170,12 +183,12 @@ def test_what_cannot_be_done_is_refused_with_a_reason() -> None:
         ({"config": {"scheduler": {"type": "WarmupLR"}}}, "scheduler", "has a scheduler"),
     ):
         strategy = DeepSpeed(**options)
-        strategy.decide(StrategyOptions(), [optimizer], a_world(0, 1))
-        assert reason in strategy.refuses(wish), wish
+        strategy.resolve_options(StrategyOptions(), [optimizer], a_world(0, 1))
+        assert reason in strategy.unsupported_reason(wish), wish
     strategy = DeepSpeed(stage=1)
-    decided = strategy.decide(StrategyOptions(clip_norm=0.5), [optimizer], a_world(0, 1))
+    decided = strategy.resolve_options(StrategyOptions(clip_norm=0.5), [optimizer], a_world(0, 1))
     assert (decided.clip_norm, decided.precision) == (0.5, "fp32")
-    assert not any(map(strategy.refuses, ("ema", "scheduler", "lr_scaling", "fused")))
+    assert not any(map(strategy.unsupported_reason, ("ema", "scheduler", "lr_scaling", "fused")))
 
 
 def test_a_missing_package_is_told_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:

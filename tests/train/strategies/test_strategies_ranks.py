@@ -15,7 +15,7 @@ from strategies_rig import CPU, Objective, TinyGPT, Training, over_ranks, same  
 from torch import nn  # noqa: E402
 
 from allranks.runtime.world import World  # noqa: E402
-from allranks.train.checkpoint.reader import Reader  # noqa: E402
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader  # noqa: E402
 from allranks.train.strategies import DDP, FSDP, StrategyOptions  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -111,12 +111,12 @@ def refused(world: World) -> list[str]:
     said = []
     for kind in MANY:
         training = Training(kind, world)
-        reader = Reader(training.saved())
+        reader = CheckpointReader(training.saved())
         state = reader.blob("state")
         state["model"].pop("wte.weight")
         state["optimizer"]["param_groups"][0]["params"].pop()
-        said.append(training.strategy.misfit(state["model"], reader))
-        said.append(training.strategy.optimizer_misfit(training.optimizer, state["optimizer"]))
+        said.append(training.strategy.model_mismatch(state["model"], reader))
+        said.append(training.strategy.optimizer_mismatch(training.optimizer, state["optimizer"]))
     return said
 
 

@@ -17,14 +17,14 @@ from strategies_rig import CPU, KINDS, Block, TinyGPT, Training, a_world, same  
 from torch import nn  # noqa: E402
 
 from allranks.errors import UsageError, WorldError  # noqa: E402
-from allranks.train.checkpoint.reader import Reader, packed, unpacked  # noqa: E402
-from allranks.train.checkpoint.saver import Saver  # noqa: E402
-from allranks.train.checkpoint.snapshot import Snapshot  # noqa: E402
-from allranks.train.checkpoint.store import Store  # noqa: E402
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader, pack_blob, unpack_blob  # noqa: E402
+from allranks.train.checkpoint.saver import CheckpointSaver  # noqa: E402
+from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
+from allranks.train.checkpoint.write_plan import CheckpointState  # noqa: E402
 from allranks.train.strategies import DDP, FSDP, Single, Strategy, StrategyOptions  # noqa: E402
 from allranks.train.strategies.deepspeed import DeepSpeed  # noqa: E402
 from allranks.train.strategies.modules import blocks, outer_blocks  # noqa: E402
-from allranks.train.strategies.states import InMemory, taken_apart  # noqa: E402
+from allranks.train.strategies.named_states import TensorsInMemory, split_tensors  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -95,8 +95,8 @@ def test_what_modules_save_beside_tensors_comes_back() -> None:
     put(saver, nn.Sequential(one))
     put(loader, nn.Sequential(other))
     kept: dict[str, torch.Tensor] = {}
-    tree = taken_apart(saver.model_tensors(), "model", kept)
-    loader.load_model(tree, InMemory(kept))
+    tree = split_tensors(saver.model_tensors(), "model", kept)
+    loader.load_model(tree, TensorsInMemory(kept))
     assert other.seen == 5
     assert torch.equal(one.weight, other.weight)
 
@@ -135,14 +135,14 @@ def moved_over(kind: str, one: nn.Module, other: nn.Module, folder: Path) -> Non
     put(saver, one)
     put(loader, other)
     tensors: dict[str, Any] = {}
-    tree = taken_apart(saver.model_tensors(), "model", tensors)
-    store = Store(folder)
+    tree = split_tensors(saver.model_tensors(), "model", tensors)
+    store = CheckpointStore(folder)
     token = store.take_over({})
-    writer = Saver(store, 0, 1, token, asynchronous=False)
-    writer.start(Snapshot(tensors, state=tree), store.stage(1, token), {"step": 1})
+    writer = CheckpointSaver(store, 0, 1, token, asynchronous=False)
+    writer.start(CheckpointState(tensors, state=tree), store.stage(1, token), {"step": 1})
     assert writer.problem == ""
-    reader = Reader(folder / "latest")
-    assert loader.misfit(reader.blob("state"), reader) == ""
+    reader = CheckpointReader(folder / "latest")
+    assert loader.model_mismatch(reader.blob("state"), reader) == ""
     loader.load_model(reader.blob("state"), reader)
     same(saver.model_state(), loader.model_state())
 
@@ -176,17 +176,17 @@ def test_a_layer_that_is_gone_does_not_fit() -> None:
     put(saver, nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False)))
     put(loader, nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
     kept: dict[str, torch.Tensor] = {}
-    tree = taken_apart(saver.model_tensors(), "model", kept)
-    assert "'1.weight' is not of this model" in loader.misfit(tree, InMemory(kept))
+    tree = split_tensors(saver.model_tensors(), "model", kept)
+    assert "'1.weight' is not of this model" in loader.model_mismatch(tree, TensorsInMemory(kept))
 
 
 def test_numbers_of_numpy_are_saved_as_plain_ones() -> None:
     numpy = pytest.importorskip("numpy")
     tree = {"lr": numpy.float64(1e-3), "betas": (numpy.float32(0.5), 0.9), "on": numpy.bool_(True)}
-    found = taken_apart(tree, "optimizer", {})
+    found = split_tensors(tree, "optimizer", {})
     assert found == {"lr": 1e-3, "betas": (0.5, 0.9), "on": True}
     assert {type(found["lr"]), type(found["betas"][0]), type(found["on"])} == {float, bool}
-    assert unpacked(packed(found)) == found
+    assert unpack_blob(pack_blob(found)) == found
 
 
 def test_all_of_deepspeed_s_loss_scaling_goes_on() -> None:
@@ -203,7 +203,7 @@ def test_all_of_deepspeed_s_loss_scaling_goes_on() -> None:
     one, other = a_strategy(), a_strategy()
     one._scaler.cur_scale, one._scaler.cur_hysteresis = 2.0**12, 1
     one._scaler.cur_iter, one._scaler.last_overflow_iter = 41, 39
-    other.load_extra_state(unpacked(packed(one.extra_state())))
+    other.load_extra_state(unpack_blob(pack_blob(one.extra_state())))
     assert vars(other._scaler) == vars(one._scaler)
     for _ in range(4):
         other._scaler.update_scale(False)

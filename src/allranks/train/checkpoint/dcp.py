@@ -23,19 +23,19 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from allranks.train.checkpoint.reader import Reader
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 
 
 class DcpReader(StorageReader):
     """Gives ``dcp.load(state, storage_reader=DcpReader(path))`` the tensors of a step folder."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._reader = Reader(Path(path))
+        self._reader = CheckpointReader(Path(path))
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Turn to another folder."""
         if checkpoint_id is not None:
-            self._reader = Reader(Path(checkpoint_id))
+            self._reader = CheckpointReader(Path(checkpoint_id))
 
     def read_metadata(self, *_: Any, **__: Any) -> Any:
         """Shapes and chunks of every tensor."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import AllranksError
-from allranks.train.checkpoint.patience import Unreadable, not_there, patiently
+from allranks.train.checkpoint.durable_io import UnreadableCheckpoint, is_missing, read_with_retries
 
 NAME = "manifest.json"
 FORMAT = 2
@@ -65,17 +66,19 @@ class Manifest:
     def read(cls, folder: Path) -> Manifest:
         """The manifest of a step folder.
 
-        BrokenCheckpoint when it is missing or not as written, Unreadable when that cannot be told.
+        BrokenCheckpoint when it is missing or not as written, UnreadableCheckpoint when that cannot be told.
         """
         path = folder / NAME
         try:
-            text = patiently(path.read_bytes).decode()
+            text = read_with_retries(path.read_bytes).decode()
         except UnicodeDecodeError as error:
             raise BrokenCheckpoint(f"{path} is no text: {error}.") from None
         except OSError as error:
-            if not_there(error):
+            if is_missing(error):
                 raise BrokenCheckpoint(f"{folder} has no {NAME}.") from None
-            raise Unreadable(f"{path} cannot be read: {error.strerror or error}.") from None
+            raise UnreadableCheckpoint(
+                f"{path} cannot be read: {error.strerror or error}."
+            ) from None
         content = _checked(path, text)
         known = {entry.name for entry in fields(cls)}
         try:
@@ -153,3 +156,41 @@ def _checked(path: Path, text: str) -> dict[str, Any]:
     if content.get("crc32") != f"{zlib.crc32(body.encode()):08x}":
         raise BrokenCheckpoint(f"{path} was changed after it was written: its checksum differs.")
     return content
+
+
+_STEP = re.compile(r"step-(\d{8,})(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """One published checkpoint: its manifest, or what is wrong with it."""
+
+    path: Path
+    manifest: Manifest | None
+    problem: str = ""
+    newer: bool = False
+    """Written by a later version of allranks: not broken, but not for this one."""
+    unreadable: bool = False
+    """The file system did not give it out: it may be sound."""
+
+    @property
+    def step(self) -> int:
+        return parse_step_folder(self.path.name)[0]
+
+
+def parse_step_folder(name: str) -> tuple[int, int]:
+    """Step and copy of a folder's name: ``step-00000500-2`` is (500, 2)."""
+    match = _STEP.fullmatch(name)
+    return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
+
+
+def read_saved(path: Path) -> SavedCheckpoint:
+    """A step folder as it stands."""
+    try:
+        return SavedCheckpoint(path, Manifest.read(path))
+    except BrokenCheckpoint as error:
+        return SavedCheckpoint(path, None, str(error))
+    except UnreadableCheckpoint as error:
+        return SavedCheckpoint(path, None, str(error), unreadable=True)
+    except NewerCheckpoint as error:
+        return SavedCheckpoint(path, None, str(error), newer=True)

@@ -19,15 +19,13 @@ import torch
 
 from allranks.errors import UsageError
 from allranks.runs.atomic_files import now
-from allranks.train.checkpoint.gather import described, failed, gather, report
-from allranks.train.checkpoint.manifest import Manifest
-from allranks.train.checkpoint.plan import Piece, named, plan
-from allranks.train.checkpoint.reader import refuse_unreadable
-from allranks.train.checkpoint.saved import Saved
-from allranks.train.checkpoint.shards import Entry, header, lay_out, write_file
-from allranks.train.checkpoint.snapshot import Snapshot
+from allranks.train.checkpoint.checkpoint_reader import refuse_unreadable
+from allranks.train.checkpoint.completion_notes import described, failed, gather, report
+from allranks.train.checkpoint.manifest import Manifest, SavedCheckpoint
+from allranks.train.checkpoint.safetensors_file import TensorEntry, header, lay_out, write_file
 from allranks.train.checkpoint.staging import Staging
-from allranks.train.checkpoint.store import Store
+from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.write_plan import CheckpointState, TensorChunk, named, plan
 
 
 @dataclass(frozen=True)
@@ -36,11 +34,11 @@ class _Job:
 
     part: Path
     about: Mapping[str, Any]
-    done: Callable[[Saved], None] | None
+    done: Callable[[SavedCheckpoint], None] | None
     links: Iterable[str]
     keeping: tuple[int, float | None]
     began: float
-    placed: list[Entry]
+    placed: list[TensorEntry]
     staging: Staging
     note: dict[str, Any]
     """What the other ranks are told of this one's file."""
@@ -49,12 +47,12 @@ class _Job:
     """The keys as the training lists them."""
 
 
-class Saver:
+class CheckpointSaver:
     """Saves again and again, one at a time, from one rank."""
 
     def __init__(
         self,
-        store: Store,
+        store: CheckpointStore,
         rank: int,
         size: int,
         token: str,
@@ -83,10 +81,10 @@ class Saver:
 
     def start(
         self,
-        snapshot: Snapshot,
+        snapshot: CheckpointState,
         part: Path,
         about: Mapping[str, Any],
-        done: Callable[[Saved], None] | None = None,
+        done: Callable[[SavedCheckpoint], None] | None = None,
         *,
         links: Iterable[str] = (),
         keep: int = 3,
@@ -104,7 +102,9 @@ class Saver:
         self._given_up.clear()
         blobs = snapshot.blobs(self._rank)
         pieces, note = self._planned(snapshot, blobs)
-        placed = lay_out([Entry(name, piece.dtype, piece.shape) for name, piece in pieces.items()])
+        placed = lay_out(
+            [TensorEntry(name, piece.dtype, piece.shape) for name, piece in pieces.items()]
+        )
         try:
             self._staging.copy([(entry, pieces[entry.name].source) for entry in placed])
         except (OSError, MemoryError, RuntimeError) as error:  # no memory for the copy
@@ -136,15 +136,15 @@ class Saver:
         self._staging = Staging()
 
     def _planned(
-        self, snapshot: Snapshot, blobs: Mapping[str, torch.Tensor]
-    ) -> tuple[dict[str, Piece], dict[str, Any]]:
+        self, snapshot: CheckpointState, blobs: Mapping[str, torch.Tensor]
+    ) -> tuple[dict[str, TensorChunk], dict[str, Any]]:
         """What this rank writes, by its name in the file, and the note of it."""
         if taken := blobs.keys() & snapshot.tensors.keys():
             raise UsageError(f"A tensor must not be called '{taken.pop()}': that name is taken.")
         made = plan(snapshot.tensors, self._rank, self._size, everywhere=snapshot.everywhere)
         for key, row in blobs.items():
             shape = tuple(row.shape)
-            made.pieces.append(Piece(key, "U8", shape, (0,), shape, row))
+            made.pieces.append(TensorChunk(key, "U8", shape, (0,), shape, row))
         found = named(made.pieces)
         return found, {"chunks": described(found), "ties": made.ties}
 
@@ -163,7 +163,9 @@ class Saver:
         owner = self._store.owner().get("token")
         self.taken_over = owner not in (None, self._token)
         # The newer start has removed our folder: that is why, whatever we ran into.
-        self.problem = str(self._store.refusal(part)) if self.taken_over else _in_words(error)
+        self.problem = (
+            str(self._store.ownership_error(part)) if self.taken_over else _in_words(error)
+        )
         if self._rank == 0:
             self._store.discard(part)
         else:
@@ -194,14 +196,14 @@ class Saver:
             job.part, manifest, self._token, job.links, partial(self._tell, "names")
         )
         try:
-            self._after(job, Saved(path, manifest))
+            self._after(job, SavedCheckpoint(path, manifest))
         except Exception as error:  # noqa: BLE001 - it is published, whatever follows
             self._tell("rest", f"{path} is saved; what follows a save failed: {_in_words(error)}.")
 
-    def _after(self, job: _Job, saved: Saved) -> None:
+    def _after(self, job: _Job, saved: SavedCheckpoint) -> None:
         if job.done is not None:
             job.done(saved)
-        if not self._store.owned(self._token):
+        if not self._store.is_owned_by(self._token):
             return
         try:
             self._store.prune(*job.keeping)

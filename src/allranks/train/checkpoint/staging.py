@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from allranks.train.checkpoint.shards import Entry, bits
+from allranks.train.checkpoint.safetensors_file import TensorEntry, bits
 
 SLAB = 256 << 20
 """Bytes of one piece of memory. A power of two: torch rounds pinned memory up to one."""
@@ -38,7 +38,7 @@ class Staging:
         self._events: list[Any] = []
         self._used = 0
 
-    def copy(self, placed: Sequence[tuple[Entry, Tensor]]) -> None:
+    def copy(self, placed: Sequence[tuple[TensorEntry, Tensor]]) -> None:
         """Begin to copy every tensor to its place; the present streams wait for it, we do not."""
         self._used = sum(entry.size for entry, _ in placed)
         self._reserve(any(tensor.is_cuda for _, tensor in placed))
@@ -77,7 +77,7 @@ class Staging:
             yield slab.data_ptr() + offset, row.data_ptr() + done, count
             done += count
 
-    def _copy_beside(self, device: Any, placed: Sequence[tuple[Entry, Tensor]]) -> None:
+    def _copy_beside(self, device: Any, placed: Sequence[tuple[TensorEntry, Tensor]]) -> None:
         stream = self._streams.setdefault(device, None) or torch.cuda.Stream(device)
         self._streams[device] = stream
         present = torch.cuda.current_stream(device)

@@ -11,35 +11,41 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from allranks.errors import AllranksError
-from allranks.runs.atomic_files import now, read_json, write_text
-from allranks.train.checkpoint.durable import (
+from allranks.runs.atomic_files import now, parse_stamp, read_json, write_text
+from allranks.train.checkpoint.durable_io import (
+    UnreadableCheckpoint,
     clear_away,
     move_link,
+    read_with_retries,
     remove_folder,
     sync_folder,
     write_durable,
 )
-from allranks.train.checkpoint.manifest import NAME, BrokenCheckpoint, Manifest
-from allranks.train.checkpoint.patience import Unreadable, patiently
-from allranks.train.checkpoint.retention import kept
-from allranks.train.checkpoint.saved import Saved, place, saved_at
+from allranks.train.checkpoint.manifest import (
+    NAME,
+    BrokenCheckpoint,
+    Manifest,
+    SavedCheckpoint,
+    parse_step_folder,
+    read_saved,
+)
 
 LATEST = "latest"
 QUARANTINE = "quarantine"
 EARLIER = "earlier"
 
 
-class TakenOver(AllranksError):
+class OwnershipLost(AllranksError):
     """A later start of the same run owns the folder: this one must not publish any more."""
 
 
-class Store:
+class CheckpointStore:
     """The checkpoints of one ``fit``; rank 0 alone calls what changes it."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +70,7 @@ class Store:
             move_link(self.folder / LATEST, names[0])
         return token
 
-    def owned(self, token: str) -> bool:
+    def is_owned_by(self, token: str) -> bool:
         """Whether the start with this token is still the newest."""
         return self.owner().get("token") == token
 
@@ -72,12 +78,12 @@ class Store:
         """Who may publish: token, host, pid, time and what it told of itself."""
         return read_json(self.folder / "owner.json")
 
-    def refusal(self, part: Path) -> TakenOver:
+    def ownership_error(self, part: Path) -> OwnershipLost:
         """Why a start that is not the newest cannot save."""
         owner, step = self.owner(), part.name.split(".")[1]
         if "host" not in owner:
-            return TakenOver(f"{step} is not saved: {self.folder / 'owner.json'} is gone.")
-        return TakenOver(
+            return OwnershipLost(f"{step} is not saved: {self.folder / 'owner.json'} is gone.")
+        return OwnershipLost(
             f"{step} is not saved: another start of this run owns {self.folder} "
             f"(host {owner['host']}, process {owner['pid']})."
         )
@@ -110,8 +116,8 @@ class Store:
             raise BrokenCheckpoint(f"The ranks' parts do not make a whole: {problem}.")
         write_durable(part / NAME, manifest.to_json())
         sync_folder(part)
-        if not self.owned(token):
-            raise self.refusal(part)
+        if not self.is_owned_by(token):
+            raise self.ownership_error(part)
         names = [*links, LATEST]
         path = self._rename(part, manifest.step)
         try:
@@ -127,7 +133,7 @@ class Store:
 
     def _rename(self, part: Path, step: int) -> Path:
         """To the name of the step, numbered above every other save of it."""
-        taken = [copy for at, copy in map(place, self._names()) if at == step]
+        taken = [copy for at, copy in map(parse_step_folder, self._names()) if at == step]
         copy = max(taken, default=0) + 1
         path = self.folder / (f"step-{step:08d}" + (f"-{copy}" if copy > 1 else ""))
         part.rename(path)
@@ -136,16 +142,22 @@ class Store:
     def _names(self) -> list[str]:
         """The published folders, newest first."""
         try:
-            found = patiently(lambda: _folders_in(self.folder))
+            found = read_with_retries(lambda: _folders_in(self.folder))
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise Unreadable(f"{self.folder} cannot be read: {error.strerror or error}.") from None
-        return sorted((name for name in found if place(name)[0] >= 0), key=place, reverse=True)
+            raise UnreadableCheckpoint(
+                f"{self.folder} cannot be read: {error.strerror or error}."
+            ) from None
+        return sorted(
+            (name for name in found if parse_step_folder(name)[0] >= 0),
+            key=parse_step_folder,
+            reverse=True,
+        )
 
-    def all(self) -> list[Saved]:
+    def list_saved(self) -> list[SavedCheckpoint]:
         """Every published checkpoint, newest first: by step, then by the save of it."""
-        return [saved_at(self.folder / name) for name in self._names()]
+        return [read_saved(self.folder / name) for name in self._names()]
 
     def links(self) -> dict[str, str]:
         """Name → the folder it points at: ``latest``, ``best`` and those of the user."""
@@ -161,7 +173,7 @@ class Store:
         Of two saves of one step the later stays. Broken ones are not counted and not touched. An OSError
         when some could not be removed.
         """
-        sound = [saved for saved in self.all() if saved.manifest]
+        sound = [saved for saved in self.list_saved() if saved.manifest]
         wanted = kept(sound, keep, keep_every) | {*self.links().values()}
         unwanted = [saved.path for saved in sound if saved.path.name not in wanted]
         failed: list[OSError] = []
@@ -215,12 +227,12 @@ class Store:
             else:
                 (self.folder / link).unlink()
 
-    def quarantined(self) -> list[tuple[Path, str]]:
+    def list_quarantined(self) -> list[tuple[Path, str]]:
         """The broken ones that were set aside, and why."""
         found = sorted(path for path in (self.folder / QUARANTINE).glob("step-*") if path.is_dir())
         return [(path, _note(path)) for path in found]
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes that may still be written here."""
         return shutil.disk_usage(self.folder).free
 
@@ -235,3 +247,28 @@ def _note(path: Path) -> str:
         return path.with_name(f"{path.name}.txt").read_text().partition("\n")[2].strip()
     except OSError:
         return ""
+
+
+def kept(newest_first: Sequence[SavedCheckpoint], keep: int, keep_every: float | None) -> set[str]:
+    """The folders of the newest ``keep`` steps and of one per ``keep_every`` seconds.
+
+    Of two saves of one step the later counts.
+    """
+    steps: dict[int, SavedCheckpoint] = {}
+    for saved in newest_first:
+        steps.setdefault(saved.step, saved)
+    newest = [*steps.values()]
+    wanted = {saved.path.name for saved in newest[: max(1, keep)]}
+    return wanted | _spaced(newest, keep_every) if keep_every else wanted
+
+
+def _spaced(newest_first: Sequence[SavedCheckpoint], seconds: float) -> set[str]:
+    """From the oldest on, the next that is ``seconds`` later than the one before."""
+    found: set[str] = set()
+    last: float | None = None
+    for saved in reversed(newest_first):
+        stamp = parse_stamp(saved.manifest.time if saved.manifest else "")
+        if stamp and (last is None or stamp.timestamp() - last >= seconds):
+            last = stamp.timestamp()
+            found.add(saved.path.name)
+    return found

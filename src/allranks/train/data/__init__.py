@@ -1,20 +1,20 @@
 """Any DataLoader → each sample once over all ranks, on the device, with proof. Imports torch."""
 
 from allranks.train.data.audit import AuditReport
+from allranks.train.data.base import BatchWeight, DistributedLoader, LoaderOptions
+from allranks.train.data.batch_transfer import to_device
 from allranks.train.data.dict_loader import DictLoader
-from allranks.train.data.feed import Feed, FeedOptions, Share, make_feed
-from allranks.train.data.from_tensors import to_dataloader
-from allranks.train.data.infinite import InfiniteTensorDataset
-from allranks.train.data.move import to_device
+from allranks.train.data.distribute import distribute_loader
+from allranks.train.data.tensors import InfiniteTensorDataset, to_dataloader
 
 __all__ = [
     "AuditReport",
+    "BatchWeight",
     "DictLoader",
-    "Feed",
-    "FeedOptions",
+    "DistributedLoader",
     "InfiniteTensorDataset",
-    "Share",
-    "make_feed",
+    "LoaderOptions",
+    "distribute_loader",
     "to_dataloader",
     "to_device",
 ]

@@ -12,31 +12,31 @@ import torch
 
 from allranks.errors import UsageError
 from allranks.train.data.audit import AuditReport
-from allranks.train.data.deliver import delivered
+from allranks.train.data.batch_transfer import prefetch_to_device
 
-Pair = tuple[Any, "Share | None"]
+Pair = tuple[Any, "BatchWeight | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BatchWeight:
     """How much a batch that is not full counts for."""
 
     count: int
     """Samples of this rank that count; 0 for a batch that only keeps the ranks in step."""
-    weight: float
+    factor: float
     """Factor for this rank's mean loss, so that the mean over ranks is the mean over samples."""
     total: int
     """Samples of the whole global batch, over all ranks."""
 
 
 @lru_cache(maxsize=4096)
-def share_of(count: int, total: int, size: int) -> Share:
+def weigh_batch(count: int, total: int, size: int) -> BatchWeight:
     """The share of a rank with ``count`` of ``total`` samples; the same object for the same numbers."""
-    return Share(count, count * size / total if total else 0.0, total)
+    return BatchWeight(count, count * size / total if total else 0.0, total)
 
 
 @dataclass(frozen=True)
-class FeedOptions:
+class LoaderOptions:
     """How a loader is made distributed."""
 
     seed: int = 0
@@ -66,7 +66,7 @@ class FeedOptions:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankLayout:
     """Where a feed stands: which rank of how many, and the device its batches go to."""
 
     rank: int
@@ -74,15 +74,15 @@ class Place:
     device: torch.device
 
 
-class Feed(ABC):
+class DistributedLoader(ABC):
     """One loader made distributed. Every rank gets the same number of batches in each epoch.
 
     ``share`` is None when the batch is full on every rank, so that all weigh the same. Full is
     ``batch_size`` samples or, where that is unknown, as many as the first batch had.
     """
 
-    def __init__(self, place: Place, options: FeedOptions) -> None:
-        self.place = place
+    def __init__(self, layout: RankLayout, options: LoaderOptions) -> None:
+        self.layout = layout
         self.options = options
         self.notes: list[str] = []
         """What was changed and why, one sentence each."""
@@ -101,9 +101,9 @@ class Feed(ABC):
 
     def epoch(self, number: int, *, skip: int = 0) -> Iterator[Pair]:
         """The batches of epoch ``number``, on the device, after the first ``skip`` of them."""
-        options, device = self.options, self.place.device
+        options, device = self.options, self.layout.device
         pairs = self._pairs(number, skip)
-        return delivered(pairs, device, options.dtype, options.prefetch)
+        return prefetch_to_device(pairs, device, options.dtype, options.prefetch)
 
     @abstractmethod
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from allranks.errors import UsageError
 from allranks.train.data.audit import AuditReport
-from allranks.train.data.base import Feed, FeedOptions, Pair, Place, check_unit
+from allranks.train.data.base import DistributedLoader, LoaderOptions, Pair, RankLayout, check_unit
 
 _RESTART = 1_000_003  # added to the epoch for each restart, so that it has an order of its own
 STEPS, LOADERS = "steps of several loaders", "the samples of several loaders"
@@ -75,27 +75,31 @@ class _Stand(NamedTuple):
     batches: int
 
 
-class DictFeed(Feed):
+class DistributedDictLoader(DistributedLoader):
     """A feed for each loader. The share of a step is that of the loader that defines the epoch."""
 
-    def __init__(self, feeds: dict[str, Feed], place: Place, options: FeedOptions) -> None:
-        super().__init__(place, options)
-        self.feeds = feeds
-        self.warnings = [text for feed in feeds.values() for text in feed.warnings]
-        self.notes = [f"{name}: {note}" for name, feed in feeds.items() for note in feed.notes]
-        finite = [name for name, feed in feeds.items() if not feed.endless]
-        self._defining = finite or list(feeds)
+    def __init__(
+        self, loaders: dict[str, DistributedLoader], layout: RankLayout, options: LoaderOptions
+    ) -> None:
+        super().__init__(layout, options)
+        self.loaders = loaders
+        self.warnings = [text for loader in loaders.values() for text in loader.warnings]
+        self.notes = [
+            f"{name}: {note}" for name, loader in loaders.items() for note in loader.notes
+        ]
+        finite = [name for name, loader in loaders.items() if not loader.endless]
+        self._defining = finite or list(loaders)
         self.endless = not finite
-        self._lead = max(self._defining, key=lambda name: feeds[name].batches or 0)
-        lead = feeds[self._lead]
+        self._lead = max(self._defining, key=lambda name: loaders[name].batches or 0)
+        lead = loaders[self._lead]
         self.batch_size, self.global_batch = lead.batch_size, lead.global_batch
         self._resumed: tuple[int, int, dict[str, _Stand]] | None = None
-        self._counted = bool(finite) and all(feeds[name].batches is not None for name in finite)
+        self._counted = bool(finite) and all(loaders[name].batches is not None for name in finite)
         if self._counted:
             self.batches, self.samples = lead.batches, lead.samples
 
     def total_of(self, index: int) -> int | None:
-        return self.feeds[self._lead].total_of(index)
+        return self.loaders[self._lead].total_of(index)
 
     def epoch(self, number: int, *, skip: int = 0) -> Iterator[Pair]:
         self.batches = self.batches_of(number)
@@ -105,23 +109,23 @@ class DictFeed(Feed):
         if not self._counted:
             return None
         if self._resumed is None or self._resumed[0] != number:
-            return self.feeds[self._lead].batches_of(number)
+            return self.loaders[self._lead].batches_of(number)
         left = [0]
         for name in self._defining:
             restarts, batches = self._resumed[2][name]
-            left += [] if restarts else [(self.feeds[name].batches_of(number) or 0) - batches]
+            left += [] if restarts else [(self.loaders[name].batches_of(number) or 0) - batches]
         return self._resumed[1] + max(left)
 
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
         if not self._known:
             openers = {
-                name: _opener(feed, number, _Stand(0, 0)) for name, feed in self.feeds.items()
+                name: _opener(loader, number, _Stand(0, 0)) for name, loader in self.loaders.items()
             }
             yield from self._steps(islice(cycled(openers, self._defining), skip, None))
             return
-        stands = {name: self._stand(name, number, skip) for name in self.feeds}
+        stands = {name: self._stand(name, number, skip) for name in self.loaders}
         left = [name for name in self._defining if not stands[name].restarts]
-        openers = {name: _opener(self.feeds[name], number, stands[name]) for name in stands}
+        openers = {name: _opener(self.loaders[name], number, stands[name]) for name in stands}
         yield from self._steps(cycled(openers, left) if left else ())
 
     def _steps(self, steps: Any) -> Iterator[Pair]:
@@ -131,7 +135,7 @@ class DictFeed(Feed):
     @property
     def _known(self) -> bool:
         """Whether every loader's place follows from the number of steps."""
-        return all(feed.batches or feed.endless for feed in self.feeds.values())
+        return all(loader.batches or loader.endless for loader in self.loaders.values())
 
     def _stand(self, name: str, number: int, skip: int) -> _Stand:
         """Where a loader is after ``skip`` steps: how often it was restarted, and its batches since."""
@@ -139,20 +143,20 @@ class DictFeed(Feed):
         if self._resumed is not None and self._resumed[0] == number:
             base, (restarts, batches) = self._resumed[1], self._resumed[2][name]
         batches += skip - base
-        feed = self.feeds[name]
-        while (most := feed.batches_of(_again_at(number, restarts))) and batches >= most:
+        loader = self.loaders[name]
+        while (most := loader.batches_of(_again_at(number, restarts))) and batches >= most:
             restarts, batches = restarts + 1, batches - most
         return _Stand(restarts, batches)
 
     def position(self, number: int, batches: int) -> dict[str, Any]:
         if not self._known:
-            facts = {"size": self.place.size, "global_batch": self.global_batch}
+            facts = {"size": self.layout.size, "global_batch": self.global_batch}
             return {"unit": STEPS, "batches": batches, **facts}
-        stands = {name: self._stand(name, number, batches) for name in self.feeds}
+        stands = {name: self._stand(name, number, batches) for name in self.loaders}
         inside = {
             name: {
                 "restarts": stand.restarts,
-                **self.feeds[name].position(_again_at(number, stand.restarts), stand.batches),
+                **self.loaders[name].position(_again_at(number, stand.restarts), stand.batches),
             }
             for name, stand in stands.items()
         }
@@ -161,7 +165,7 @@ class DictFeed(Feed):
     def resume(self, number: int, position: Mapping[str, Any]) -> None:
         check_unit(position, LOADERS if self._known else STEPS)
         if not self._known:
-            now = {"size": self.place.size, "global_batch": self.global_batch}
+            now = {"size": self.layout.size, "global_batch": self.global_batch}
             if any(position[name] != value for name, value in now.items()):
                 raise UsageError(
                     "The checkpoint stands in the middle of an epoch of several loaders, of which some "
@@ -170,18 +174,18 @@ class DictFeed(Feed):
                 )
             return
         inside = position["loaders"]
-        if inside.keys() != self.feeds.keys():
+        if inside.keys() != self.loaders.keys():
             raise UsageError(
                 f"The checkpoint has the loaders {', '.join(inside)}, this training "
-                f"{', '.join(self.feeds)}."
+                f"{', '.join(self.loaders)}."
             )
         stands = {name: _Stand(at["restarts"], at["batches"]) for name, at in inside.items()}
         self._resumed = (number, position["batches"], stands)
         for name, at in inside.items():
-            self.feeds[name].resume(_again_at(number, at["restarts"]), at)
+            self.loaders[name].resume(_again_at(number, at["restarts"]), at)
 
     def check(self) -> AuditReport | None:
-        found = {name: feed.check() for name, feed in self.feeds.items()}
+        found = {name: loader.check() for name, loader in self.loaders.items()}
         reports = {name: report for name, report in found.items() if report is not None}
         if not reports:
             return None
@@ -189,16 +193,16 @@ class DictFeed(Feed):
         return AuditReport(all(report.ok for report in reports.values()), text)
 
     def close(self) -> None:
-        for feed in self.feeds.values():
-            feed.close()
+        for loader in self.loaders.values():
+            loader.close()
 
 
-def _opener(feed: Feed, number: int, stand: _Stand) -> Any:
+def _opener(loader: DistributedLoader, number: int, stand: _Stand) -> Any:
     """Opens the feed as it stands, and from its beginning for each restart after that."""
 
     def opened(restart: int) -> Iterator[Pair]:
         epoch = _again_at(number, stand.restarts + restart)
-        return feed.epoch(epoch, skip=0 if restart else stand.batches)
+        return loader.epoch(epoch, skip=0 if restart else stand.batches)
 
     return opened
 

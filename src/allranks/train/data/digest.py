@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from allranks.train.data.move import leaves
+from allranks.train.data.batch_transfer import leaves
 
 if TYPE_CHECKING:
     import numpy.typing as npt

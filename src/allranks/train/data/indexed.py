@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from allranks.errors import UsageError
 from allranks.train.data.agree import connected, gathered
-from allranks.train.data.audit import AuditReport, Ledger, RankReport, compare
-from allranks.train.data.base import Feed, FeedOptions, Pair, Place, check_unit
-from allranks.train.data.digest import Digest
-from allranks.train.data.identity import compare_identities, identity
-from allranks.train.data.random_state import FreshRandomState
-from allranks.train.data.reader import END
-from allranks.train.data.rebuild import RankBatches, end_workers, rebuilt, seed_workers
-from allranks.train.data.schedule import Lead, Listed, Round, Schedule
+from allranks.train.data.audit import AuditLog, AuditReport, RankReport, compare, ranks_text
+from allranks.train.data.base import DistributedLoader, LoaderOptions, Pair, RankLayout, check_unit
+from allranks.train.data.batch_schedule import (
+    BatchSchedule,
+    EpochProgress,
+    ListedSchedule,
+    RankBatch,
+)
+from allranks.train.data.digest import Digest, fingerprint, index_array, mixed_seed, ordered_digest
+from allranks.train.data.loader_copy import (
+    RankBatchSampler,
+    copy_loader,
+    seed_workers,
+    shut_down_workers,
+)
+from allranks.train.data.random_state import FreshRandomState, OwnRandomState
+from allranks.train.data.sample_order import has_length
 
 _LEDGER = 1 << 20
+
+_END: Any = object()
 
 
 def agreement(size: int) -> Any:
@@ -41,26 +54,30 @@ def agreement(size: int) -> Any:
     return agree
 
 
-class Indexed(Feed):
+class IndexedLoader(DistributedLoader):
     """What all feeds with a schedule share: sizes, the audit, the comparison of datasets."""
 
     def __init__(
-        self, schedule: Schedule, loader: DataLoader, place: Place, options: FeedOptions
+        self,
+        schedule: BatchSchedule,
+        loader: DataLoader,
+        layout: RankLayout,
+        options: LoaderOptions,
     ) -> None:
-        super().__init__(place, options)
+        super().__init__(layout, options)
         self.schedule = schedule
         self.batch_size, self.global_batch = schedule.batch_size, schedule.global_batch
         self.samples, self.batches = schedule.samples, schedule.batches
-        self._ledger: Ledger | None = None
+        self._audit_log: AuditLog | None = None
         self._audited = not options.audit
         self._audit_from = (0, 0)
         self._differs = ""
-        if options.audit and connected(place.size):
+        if options.audit and connected(layout.size):
             self._compare_datasets(loader)
 
     def _compare_datasets(self, loader: DataLoader) -> None:
         own, note = identity(loader.dataset, read=loader.num_workers == 0)
-        self._differs = compare_identities(gathered(own, self.place.size))
+        self._differs = compare_identities(gathered(own, self.layout.size))
         self.notes += [note] if note else []
         self.warnings += [self._differs] if self._differs else []
 
@@ -80,92 +97,98 @@ class Indexed(Feed):
 
     def resume(self, number: int, position: Mapping[str, Any]) -> None:
         check_unit(position, self.schedule.unit)
-        self.schedule.resume(number, Lead(position["batches"], position["done"]))
+        self.schedule.resume(number, EpochProgress(position["batches"], position["done"]))
 
-    def _begin_audit(self, number: int, skip: int) -> Ledger | None:
+    def _begin_audit(self, number: int, skip: int) -> AuditLog | None:
         """A ledger for the first epoch that is run, None for all others."""
         if self._audited:
-            self._ledger = None
+            self._audit_log = None
             return None
         self._audited = True
-        self._ledger = Ledger(limit=None if self.batches is not None else _LEDGER)
+        self._audit_log = AuditLog(limit=None if self.batches is not None else _LEDGER)
         self._audit_from = (number, skip)
-        return self._ledger
+        return self._audit_log
 
     def check(self) -> AuditReport | None:
-        if self._ledger is None:
+        if self._audit_log is None:
             return None
-        own = self._report(self._ledger)
-        self._ledger = None
-        report = compare(gathered(own, self.place.size))
+        own = self._report(self._audit_log)
+        self._audit_log = None
+        report = compare(gathered(own, self.layout.size))
         return AuditReport(False, self._differs) if report.ok and self._differs else report
 
-    def _report(self, ledger: Ledger) -> RankReport:
+    def _report(self, audit_log: AuditLog) -> RankReport:
         """Of the whole epoch where there is one order: what was done before a resumption counts."""
         number, skip = self._audit_from
-        schedule, rank = self.schedule, self.place.rank
-        if not isinstance(schedule, Listed) or schedule.range_of is None:
-            return ledger.report(rank, None)
-        complete = skip + ledger.batches == schedule.batches_of(number)
+        schedule, rank = self.schedule, self.layout.rank
+        if not isinstance(schedule, ListedSchedule) or schedule.range_of is None:
+            return audit_log.report(rank, None)
+        complete = skip + audit_log.batches == schedule.batches_of(number)
         if not complete or schedule.end_of(number) != schedule.range_of:
-            return ledger.report(rank, None)
+            return audit_log.report(rank, None)
         if skip and rank == 0:
-            ledger.before = schedule.order.indices(number)[: schedule.items(number, skip)]
-        return ledger.report(rank, schedule.range_of)
+            audit_log.before = schedule.order.indices(number)[: schedule.items(number, skip)]
+        return audit_log.report(rank, schedule.range_of)
 
 
-class LoaderFeed(Indexed):
+class MapStyleLoader(IndexedLoader):
     """Any DataLoader, with its own workers, collation and pinning."""
 
     def __init__(
-        self, schedule: Schedule, loader: DataLoader, place: Place, options: FeedOptions
+        self,
+        schedule: BatchSchedule,
+        loader: DataLoader,
+        layout: RankLayout,
+        options: LoaderOptions,
     ) -> None:
-        super().__init__(schedule, loader, place, options)
+        super().__init__(schedule, loader, layout, options)
         self._generator = torch.Generator()
         self._in_workers = loader.num_workers > 0
-        self._batches = RankBatches(schedule, options.seed, self._in_workers)
+        self._batches = RankBatchSampler(schedule, options.seed, self._in_workers)
         changed: dict[str, Any] = {"batch_sampler": self._batches, "drop_last": False}
         if not getattr(loader, "in_order", True):
             changed["in_order"] = True
             self.notes.append(
                 "in_order=False was set to True: the weights of batches need the order."
             )
-        self._loader = rebuilt(loader, self._generator, place.device, **changed)
+        self._loader = copy_loader(loader, self._generator, layout.device, **changed)
 
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
-        seed_workers(self._generator, self.options.seed, self.place.rank, number)
+        seed_workers(self._generator, self.options.seed, self.layout.rank, number)
         take = self._batches.start(number, skip).popleft
-        ledger = self._begin_audit(number, skip)
+        audit_log = self._begin_audit(number, skip)
         source = iter(self._loader)
         if not self._in_workers:
             source = self._seeded(source, skip)
-        if ledger is not None:
-            yield from self._audited_pairs(source, take, ledger)
+        if audit_log is not None:
+            yield from self._audited_pairs(source, take, audit_log)
             return
         for batch in source:
-            yield batch, self._taken(take).share
+            yield batch, self._taken(take).weight
 
     def _seeded(self, source: Iterator[Any], number: int) -> Iterator[Any]:
         """Read here, each batch has random numbers of its own, too, and leaves the training's alone."""
         state = FreshRandomState()
         while True:
             with state.of(self._batches.seed_of(number)):
-                batch = next(source, END)
-            if batch is END:
+                batch = next(source, _END)
+            if batch is _END:
                 return
             number += 1
             yield batch
 
-    def _audited_pairs(self, source: Iterator[Any], take: Any, ledger: Ledger) -> Iterator[Pair]:
+    def _audited_pairs(
+        self, source: Iterator[Any], take: Any, audit_log: AuditLog
+    ) -> Iterator[Pair]:
         for batch in source:
             entry = self._taken(take)
-            share = entry.share
-            ledger.add(entry.mine, entry.whole, share is None or share.count > 0)
-            yield batch, share
+            weight = entry.weight
+            audit_log.add(entry.mine, entry.whole, weight is None or weight.count > 0)
+            yield batch, weight
 
-    def _taken(self, take: Any) -> Round:
+    def _taken(self, take: Any) -> RankBatch:
         try:
-            entry: Round = take()
+            entry: RankBatch = take()
         except IndexError:
             raise UsageError(
                 f"{type(self._loader).__name__} does not take its indices from its batch_sampler, so "
@@ -175,4 +198,87 @@ class LoaderFeed(Indexed):
         return entry
 
     def close(self) -> None:
-        end_workers(self._loader)
+        shut_down_workers(self._loader)
+
+
+_SECONDS = 0.5
+
+
+class Identity(NamedTuple):
+    """What can be told of a dataset without reading it all."""
+
+    length: int | None
+    chosen: int
+    """Digest of the indices of a Subset, of all Subsets below each other."""
+    samples: tuple[int, ...]
+    """Fingerprints of the first and the middle sample; empty when they could not be had."""
+
+
+def identity(dataset: Any, read: bool) -> tuple[Identity, str]:
+    """The identity of a dataset, and a note when its samples could not be read.
+
+    ``read`` False leaves the samples alone: with workers, a file opened here would be shared by them.
+    """
+    length = len(dataset) if has_length(dataset) else None
+    samples, note = _samples(dataset, length) if read and length else ((), "")
+    return Identity(length, _chosen(dataset), samples), note
+
+
+def _chosen(dataset: Any) -> int:
+    word = 0
+    while isinstance(dataset, Subset):
+        indices = index_array(np.asarray(dataset.indices))
+        word = mixed_seed(word, ordered_digest(indices).total)
+        dataset = dataset.dataset
+    return word
+
+
+def _samples(dataset: Any, length: int) -> tuple[tuple[int, ...], str]:
+    start = time.perf_counter()
+    found: list[int] = []
+    try:
+        for index in dict.fromkeys((0, length // 2)):
+            twice = {_sample(dataset, index) for _ in range(2)}
+            if len(twice) > 1:  # augmented by random numbers that are not ours to set
+                return (), ""
+            found += twice
+            if time.perf_counter() - start > _SECONDS:
+                break
+    except Exception as error:  # noqa: BLE001  the user's code; training will meet the error itself
+        return (), f"samples were not compared over ranks: reading one failed with {error!r}."
+    return tuple(found), ""
+
+
+def _sample(dataset: Any, index: int) -> int:
+    with OwnRandomState(index):
+        return fingerprint(dataset[index])
+
+
+def compare_identities(found: Sequence[Identity]) -> str:
+    """What is wrong, if the datasets differ in content; an error when they differ in length or choice."""
+    first = found[0]
+    odd = [rank for rank, other in enumerate(found) if other.length != first.length]
+    if odd:
+        raise UsageError(
+            f"The dataset has {first.length} samples on rank 0 and {found[odd[0]].length} on rank "
+            f"{odd[0]}. Give every rank the whole dataset: allranks shares it out."
+        )
+    odd = [rank for rank, other in enumerate(found) if other.chosen != first.chosen]
+    if odd:
+        raise UsageError(
+            f"{ranks_text([0, *odd])} hold different parts of the dataset, so samples would be seen "
+            "twice or never. Split it the same on every rank, for example random_split(..., "
+            "generator=torch.Generator().manual_seed(0)), and do not share it out by rank yourself."
+        )
+    return _contents(found)
+
+
+def _contents(found: Sequence[Identity]) -> str:
+    least = min(len(other.samples) for other in found)
+    odd = [r for r, other in enumerate(found) if other.samples[:least] != found[0].samples[:least]]
+    if not odd:
+        return ""
+    return (
+        f"{ranks_text([0, *odd])} hold datasets of the same length with different samples. Data made "
+        "from random numbers needs the same seed on every rank; data read from files the same files."
+    )

@@ -7,8 +7,11 @@ while the step before computes: who still has a batch, and how many samples ther
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -16,16 +19,22 @@ from torch.utils.data import DataLoader
 
 from allranks.errors import UsageError, WorldError
 from allranks.train.data.agree import Sum, connected, gathered
-from allranks.train.data.audit import AuditReport, ranks_text
-from allranks.train.data.base import Feed, FeedOptions, Pair, Place, Share, check_unit, share_of
-from allranks.train.data.digest import mixed_seed
-from allranks.train.data.move import count_samples
+from allranks.train.data.audit import AuditReport, StreamAuditLog, compare_streams, ranks_text
+from allranks.train.data.base import (
+    BatchWeight,
+    DistributedLoader,
+    LoaderOptions,
+    Pair,
+    RankLayout,
+    check_unit,
+    weigh_batch,
+)
+from allranks.train.data.batch_schedule import EpochProgress
+from allranks.train.data.batch_transfer import count_samples
+from allranks.train.data.digest import fingerprint, mixed_seed
+from allranks.train.data.loader_copy import copy_loader, seed_workers, shut_down_workers
 from allranks.train.data.random_state import OwnRandomState
-from allranks.train.data.reader import END, Reader
-from allranks.train.data.rebuild import end_workers, rebuilt, seed_workers
-from allranks.train.data.schedule import Lead
-from allranks.train.data.stream_audit import StreamLedger, compare_streams
-from allranks.train.data.strided import Strided
+from allranks.train.data.sample_order import StridedSampler
 
 _SHARED_OUT = (
     "all ranks read the same stream, so its batches are dealt out in turn and every rank reads all of "
@@ -48,23 +57,27 @@ class _Asked:
         return self.batch is not END
 
 
-class StreamFeed(Feed):
+class StreamLoader(DistributedLoader):
     """A stream of batches. A rank whose stream has ended repeats its last batch with weight 0."""
 
     def __init__(
-        self, source: Any, place: Place, options: FeedOptions, strided: Strided | None = None
+        self,
+        source: Any,
+        layout: RankLayout,
+        options: LoaderOptions,
+        strided: StridedSampler | None = None,
     ) -> None:
-        super().__init__(place, options)
+        super().__init__(layout, options)
         self._generator = torch.Generator()
         self._strided = strided
-        self._shard: str | bool = False if strided or place.size == 1 else options.shard_iterable
+        self._shard: str | bool = False if strided or layout.size == 1 else options.shard_iterable
         self._source = self._own_source(source)
         self._once = isinstance(source, Iterator)
         self._ran = False
         self._full: int | None = None
-        self._ledger: StreamLedger | None = None
-        self._audited = not options.audit or place.size == 1
-        self._resumed: tuple[int, Lead] = (-1, Lead())
+        self._audit_log: StreamAuditLog | None = None
+        self._audited = not options.audit or layout.size == 1
+        self._resumed: tuple[int, EpochProgress] = (-1, EpochProgress())
         self._alike = False
         """Whether the epoch was opened with the same random numbers on all ranks."""
         self._must_share = False
@@ -72,9 +85,9 @@ class StreamFeed(Feed):
             self.notes.append(
                 "the stream's batches are dealt out in turn; every rank reads them all."
             )
-        if place.size > 1 and not connected(place.size):
+        if layout.size > 1 and not connected(layout.size):
             raise WorldError(
-                f"A stream shared by {place.size} ranks needs torch.distributed, which is not "
+                f"A stream shared by {layout.size} ranks needs torch.distributed, which is not "
                 "initialised. Call allranks.init() first."
             )
 
@@ -86,20 +99,20 @@ class StreamFeed(Feed):
             changed["sampler"] = self._strided
         if self._shard is not False and not getattr(source, "in_order", True):
             changed["in_order"] = True
-        return rebuilt(source, self._generator, self.place.device, **changed)
+        return copy_loader(source, self._generator, self.layout.device, **changed)
 
     @property
     def _unit(self) -> str:
         if self._strided is not None:
             return ITEMS
-        return WHOLE if self.place.size == 1 or self._shard is True else OWN
+        return WHOLE if self.layout.size == 1 or self._shard is True else OWN
 
     def position(self, number: int, batches: int) -> dict[str, Any]:
         lead, unit = self._lead(number), self._unit
-        each = 1 if unit == OWN else self.place.size
+        each = 1 if unit == OWN else self.layout.size
         return {
             "unit": unit, "batches": batches, "done": lead.items + (batches - lead.batches) * each,
-            "size": self.place.size, "batch_size": self.batch_size, "alike": self._alike,
+            "size": self.layout.size, "batch_size": self.batch_size, "alike": self._alike,
         }  # fmt: skip
 
     def resume(self, number: int, position: Mapping[str, Any]) -> None:
@@ -111,10 +124,10 @@ class StreamFeed(Feed):
                 f"and now they are of {now}: a stream has no numbers to find the place by.\n"
                 f"Use a batch_size of {before} for each rank, or a checkpoint from the end of an epoch."
             )
-        if position["unit"] == OWN and position["size"] != self.place.size:
+        if position["unit"] == OWN and position["size"] != self.layout.size:
             raise UsageError(
                 f"The checkpoint stands in the middle of a stream that {position['size']} ranks read by "
-                f"themselves, and there are {self.place.size} now.\n"
+                f"themselves, and there are {self.layout.size} now.\n"
                 f"Use {position['size']} ranks, or a checkpoint from the end of an epoch."
             )
         if self._shard == "auto" and position["size"] > 1:
@@ -123,47 +136,47 @@ class StreamFeed(Feed):
         if not self._must_share:
             check_unit(position, self._unit)
         self._alike = bool(position.get("alike"))
-        self._resumed = (number, Lead(position["batches"], position["done"]))
+        self._resumed = (number, EpochProgress(position["batches"], position["done"]))
 
-    def _lead(self, number: int) -> Lead:
-        return self._resumed[1] if self._resumed[0] == number else Lead()
+    def _lead(self, number: int) -> EpochProgress:
+        return self._resumed[1] if self._resumed[0] == number else EpochProgress()
 
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
         lead = self._lead(number)
         # All ranks must read the same where it is dealt out, or where that is to be found out.
         self._alike = self._shard is not False or (lead.batches > 0 and self._alike)
-        rank = 0 if self._alike else self.place.rank
+        rank = 0 if self._alike else self.layout.rank
         seed_workers(self._generator, self.options.seed, rank, number)
         if self._strided is not None:
-            done = lead.items + (skip - lead.batches) * self.place.size
+            done = lead.items + (skip - lead.batches) * self.layout.size
             self._strided.start(number, done)
-            skip, lead = 0, Lead()
+            skip, lead = 0, EpochProgress()
         self._begin_audit()
         own: OwnRandomState | None = None
         common: OwnRandomState | None = None
         if getattr(self._source, "num_workers", 0) == 0:
-            own = OwnRandomState(mixed_seed(self.options.seed, number, self.place.rank))
+            own = OwnRandomState(mixed_seed(self.options.seed, number, self.layout.rank))
             common = OwnRandomState(mixed_seed(self.options.seed, number)) if self._alike else own
-        reader = Reader(self._source, common, own)
+        reader = StreamReader(self._source, common, own)
         done = lead.items + skip - lead.batches
         return (
             self._alone(reader, done)
-            if self.place.size == 1
+            if self.layout.size == 1
             else self._together(reader, lead, skip)
         )
 
-    def _alone(self, reader: Reader, done: int) -> Iterator[Pair]:
+    def _alone(self, reader: StreamReader, done: int) -> Iterator[Pair]:
         reader.leave_out(done)
         while (batch := reader.next()) is not END:
             count = count_samples(batch)
             full = self._learned(count)
-            yield batch, None if count == full else share_of(count, count, 1)
+            yield batch, None if count == full else weigh_batch(count, count, 1)
         self._ended(reader.last is not END)
 
     def _learned(self, total: int) -> int | None:
         """Samples of a full batch; unless the loader says it, from the first batch over all ranks."""
         if self._full is None:
-            self._full = self.batch_size or (total // self.place.size if total else None)
+            self._full = self.batch_size or (total // self.layout.size if total else None)
         return self._full
 
     def _ended(self, any_batch: bool) -> None:
@@ -174,7 +187,7 @@ class StreamFeed(Feed):
             )
         self._ran = True
 
-    def _together(self, reader: Reader, lead: Lead, skip: int) -> Iterator[Pair]:
+    def _together(self, reader: StreamReader, lead: EpochProgress, skip: int) -> Iterator[Pair]:
         self._settle(reader)
         reader.leave_out(lead.items)
         for _ in range(skip - lead.batches):
@@ -184,34 +197,34 @@ class StreamFeed(Feed):
             step, (having, total, full) = ahead, ahead.sums.wait()
             if not having:
                 break
-            if first and having < self.place.size:
+            if first and having < self.layout.size:
                 self._refuse_empty(reader)
             self._learned(total)  # the same on all ranks, so that they agree on what is full
             ahead, first = self._ask(reader, step), False
-            yield self._given(step, reader, total, full == self.place.size)
+            yield self._given(step, reader, total, full == self.layout.size)
         self._ended(not first or skip > 0)
 
-    def _ask(self, reader: Reader, before: _Asked | None = None) -> _Asked:
+    def _ask(self, reader: StreamReader, before: _Asked | None = None) -> _Asked:
         """Read the next batch and start the agreement on it."""
         batch = reader.next() if before is None or before.own else END
         count = count_samples(batch) if batch is not END else 0
         full = int(count == (self._full or self.batch_size))
         return _Asked(batch, count, Sum([batch is not END, count, full]))
 
-    def _given(self, step: _Asked, reader: Reader, total: int, full: bool) -> Pair:
-        size, ledger = self.place.size, self._ledger
+    def _given(self, step: _Asked, reader: StreamReader, total: int, full: bool) -> Pair:
+        size, audit_log = self.layout.size, self._audit_log
         if not step.own:
-            if ledger is not None:
-                ledger.repeated += 1
-            return reader.last, Share(0, 0.0, total)
-        if ledger is not None:
-            ledger.add(step.batch, step.count)
-        return step.batch, None if full else share_of(step.count, total, size)
+            if audit_log is not None:
+                audit_log.repeated += 1
+            return reader.last, BatchWeight(0, 0.0, total)
+        if audit_log is not None:
+            audit_log.add(step.batch, step.count)
+        return step.batch, None if full else weigh_batch(step.count, total, size)
 
-    def _refuse_empty(self, reader: Reader) -> None:
+    def _refuse_empty(self, reader: StreamReader) -> None:
         """A rank with nothing to repeat cannot keep in step: an error, and on all ranks the same."""
         empty = [
-            r for r, has in enumerate(gathered(reader.last is not END, self.place.size)) if not has
+            r for r, has in enumerate(gathered(reader.last is not END, self.layout.size)) if not has
         ]
         if empty:
             raise UsageError(
@@ -219,18 +232,18 @@ class StreamFeed(Feed):
                 "rank at least one batch, or use shard_iterable=True with a stream that all ranks read."
             )
 
-    def _settle(self, reader: Reader) -> None:
+    def _settle(self, reader: StreamReader) -> None:
         """Decide whether to deal the batches out, for "auto" from the first batches of all ranks."""
         if self._alike and self._shard is False:
             reader.prints()  # as the epoch was opened before a resumption
         if self._shard == "auto":
-            found = gathered(reader.prints(), self.place.size)
+            found = gathered(reader.prints(), self.layout.size)
             if not any(found):
                 return
             self._shard = all(other == found[0] for other in found)
             if self._shard:
                 self.notes.append(_SHARED_OUT)
-                if self.place.rank == 0:
+                if self.layout.rank == 0:
                     warnings.warn(f"allranks: {_SHARED_OUT}", stacklevel=2)
             else:
                 self.notes.append("the stream differs over ranks and is left as it is.")
@@ -239,18 +252,76 @@ class StreamFeed(Feed):
                 "The checkpoint stands in the middle of a stream that one process read, and now each "
                 "rank has a stream of its own.\nUse one process, or a checkpoint from the end of an epoch."
             )
-        reader.turn(self.place.rank, self.place.size, bool(self._shard))
+        reader.turn(self.layout.rank, self.layout.size, bool(self._shard))
 
     def _begin_audit(self) -> None:
-        self._ledger = None if self._audited else StreamLedger()
+        self._audit_log = None if self._audited else StreamAuditLog()
         self._audited = True
 
     def check(self) -> AuditReport | None:
-        if self._ledger is None:
+        if self._audit_log is None:
             return None
-        own = self._ledger.report(self.place.rank, self.place.size)
-        self._ledger = None
-        return compare_streams(gathered(own, self.place.size))
+        own = self._audit_log.report(self.layout.rank, self.layout.size)
+        self._audit_log = None
+        return compare_streams(gathered(own, self.layout.size))
 
     def close(self) -> None:
-        end_workers(self._source)
+        shut_down_workers(self._source)
+
+
+END: Any = object()
+_LOOK = 2
+
+
+class StreamReader:
+    """One pass over a stream."""
+
+    def __init__(
+        self, source: Any, state: OwnRandomState | None, own: OwnRandomState | None = None
+    ) -> None:
+        """Read with the random numbers of ``state``, and once the stream is this rank's, of ``own``."""
+        self._state: Any = state or nullcontext()
+        self._own: Any = own or nullcontext()
+        with self._state:
+            self._items = iter(source)
+        self._looked: deque[Any] = deque()
+        self._every = 1
+        self._wait = 0
+        self.last: Any = END
+        """The batch to repeat: the last of this rank, or else any that was read."""
+
+    def prints(self) -> list[int]:
+        """Fingerprints of the first batches, which stay to be read."""
+        with self._state:
+            self._looked.extend(islice(self._items, _LOOK))
+        return [fingerprint(batch) for batch in self._looked]
+
+    def turn(self, rank: int, size: int, shared: bool) -> None:
+        """Whether to take the batches i % size == rank only, or (with an own stream) all."""
+        self._every, self._wait = (size, rank) if shared else (1, 0)
+        if not shared:
+            self._state = self._own
+
+    def leave_out(self, batches: int) -> None:
+        """Read so many batches of the stream and forget them."""
+        with self._state:
+            for _ in range(batches):
+                passed = self._pop()
+                self.last = self.last if passed is END else passed
+
+    def next(self) -> Any:
+        """The next batch of this rank, or END."""
+        with self._state:
+            for _ in range(self._wait):
+                passed = self._pop()
+                if passed is END:
+                    return END
+                self.last = passed if self.last is END else self.last
+            self._wait = self._every - 1
+            batch = self._pop()
+        if batch is not END:
+            self.last = batch
+        return batch
+
+    def _pop(self) -> Any:
+        return self._looked.popleft() if self._looked else next(self._items, END)

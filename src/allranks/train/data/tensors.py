@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data._utils.collate import default_collate
 
-from allranks.train.data.base import FeedOptions, Pair, Place
-from allranks.train.data.indexed import Indexed
-from allranks.train.data.infinite import InfiniteTensorDataset
-from allranks.train.data.schedule import Listed, Schedule
+from allranks.errors import UsageError
+from allranks.train.data.base import LoaderOptions, Pair, RankLayout
+from allranks.train.data.batch_schedule import BatchSchedule, ListedSchedule
+from allranks.train.data.indexed import IndexedLoader
+from allranks.train.data.sample_order import EndlessSampler
 
 _RESIDENT_BYTES = 2 << 30
 _RESIDENT_PART = 16
@@ -31,38 +32,42 @@ def has_short_way(loader: DataLoader) -> bool:
     )
 
 
-class TensorFeed(Indexed):
+class TensorLoader(IndexedLoader):
     """Batches gathered from tensors, on the GPU when the dataset is small beside its memory."""
 
     def __init__(
-        self, schedule: Schedule, loader: DataLoader, place: Place, options: FeedOptions
+        self,
+        schedule: BatchSchedule,
+        loader: DataLoader,
+        layout: RankLayout,
+        options: LoaderOptions,
     ) -> None:
-        super().__init__(schedule, loader, place, options)
+        super().__init__(schedule, loader, layout, options)
         self._tensors: tuple[Any, ...] = loader.dataset.tensors
-        self._straight = isinstance(schedule, Listed) and schedule.order.straight
+        self._straight = isinstance(schedule, ListedSchedule) and schedule.order.straight
         self._resident = False
-        if place.device.type == "cuda" and _fits(self._tensors, place.device):
+        if layout.device.type == "cuda" and _fits(self._tensors, layout.device):
             self._tensors = tuple(self._on_device(tensor) for tensor in self._tensors)
             self._resident = True
-            self.notes.append(f"the dataset is small and is kept on {place.device}.")
+            self.notes.append(f"the dataset is small and is kept on {layout.device}.")
 
     def _on_device(self, tensor: Any) -> Any:
         floats = tensor.is_floating_point()
-        return tensor.to(self.place.device, self.options.dtype if floats else None)
+        return tensor.to(self.layout.device, self.options.dtype if floats else None)
 
     def epoch(self, number: int, *, skip: int = 0) -> Iterator[Pair]:
         pairs = super().epoch(number, skip=skip)
         return self._resident_pairs(number, skip) if self._resident else pairs
 
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
-        ledger = self._begin_audit(number, skip)
+        audit_log = self._begin_audit(number, skip)
         cut = self._copied if self._straight else self._gathered
-        if self.place.device.type == "cuda" and not self._straight:
+        if self.layout.device.type == "cuda" and not self._straight:
             cut = self._gathered_pinned
-        for mine, whole, share in self.schedule.rounds(number, skip):
-            if ledger is not None:
-                ledger.add(mine, whole, share is None or share.count > 0)
-            yield cut(mine), share
+        for mine, whole, weight in self.schedule.rounds(number, skip):
+            if audit_log is not None:
+                audit_log.add(mine, whole, weight is None or weight.count > 0)
+            yield cut(mine), weight
 
     def _gathered(self, mine: Any) -> list[Any]:
         index = torch.from_numpy(mine)
@@ -78,29 +83,29 @@ class TensorFeed(Indexed):
         return [_into_pinned(tensor, index) for tensor in self._tensors]
 
     def _resident_pairs(self, number: int, skip: int) -> Iterator[Pair]:
-        ledger, device = self._begin_audit(number, skip), self.place.device
-        if not isinstance(self.schedule, Listed):
+        audit_log, device = self._begin_audit(number, skip), self.layout.device
+        if not isinstance(self.schedule, ListedSchedule):
             yield from self._resident_rounds(number, skip)
             return
         order = self.schedule.listed(number)
         moved = None if self._straight else torch.from_numpy(order).to(device)
         full = self.global_batch or 1
-        for begin, start, stop, share in self.schedule.spans(number, len(order), skip):
-            if ledger is not None:
+        for begin, start, stop, weight in self.schedule.spans(number, len(order), skip):
+            if audit_log is not None:
                 whole = order[begin : begin + full]
-                ledger.add(order[start:stop], whole, share is None or share.count > 0)
+                audit_log.add(order[start:stop], whole, weight is None or weight.count > 0)
             if moved is None:
-                yield [t.narrow(0, start, stop - start).clone() for t in self._tensors], share
+                yield [t.narrow(0, start, stop - start).clone() for t in self._tensors], weight
             else:
                 index = moved[start:stop]
-                yield [tensor.index_select(0, index) for tensor in self._tensors], share
+                yield [tensor.index_select(0, index) for tensor in self._tensors], weight
 
     def _resident_rounds(self, number: int, skip: int) -> Iterator[Pair]:
-        for mine, whole, share in self.schedule.rounds(number, skip):
-            if self._ledger is not None:
-                self._ledger.add(mine, whole, share is None or share.count > 0)
-            index = torch.from_numpy(mine).pin_memory().to(self.place.device, non_blocking=True)
-            yield [tensor.index_select(0, index) for tensor in self._tensors], share
+        for mine, whole, weight in self.schedule.rounds(number, skip):
+            if self._audit_log is not None:
+                self._audit_log.add(mine, whole, weight is None or weight.count > 0)
+            index = torch.from_numpy(mine).pin_memory().to(self.layout.device, non_blocking=True)
+            yield [tensor.index_select(0, index) for tensor in self._tensors], weight
 
     def close(self) -> None:
         self._tensors = ()
@@ -118,3 +123,30 @@ def _into_pinned(tensor: Any, index: Any) -> Any:
     shape = (len(index), *tensor.shape[1:])
     out = torch.empty(shape, dtype=tensor.dtype, pin_memory=True)
     return torch.index_select(tensor, 0, index, out=out)
+
+
+def to_dataloader(*tensors: Any, batch_size: int = 1, infinite: bool = False) -> DataLoader:
+    """A DataLoader over tensors of equal length: in order, or ``infinite``: random and without end."""
+    if infinite:
+        return DataLoader(InfiniteTensorDataset(*tensors), batch_size=batch_size)
+    return DataLoader(TensorDataset(*tensors), batch_size=batch_size)
+
+
+class InfiniteTensorDataset(IterableDataset):
+    """Samples of the tensors in random order, again and again; each pass is a new permutation.
+
+    In a plain DataLoader the ranks draw parts of one global batch. Otherwise it is a stream like any
+    other: all ranks read the same and take their batches in turn.
+    """
+
+    def __init__(self, *tensors: Any) -> None:
+        if not tensors or len({len(tensor) for tensor in tensors}) != 1:
+            sizes = ", ".join(str(len(tensor)) for tensor in tensors)
+            raise UsageError(f"Tensors of equal length are needed; these have: {sizes or 'none'}.")
+        if len(tensors[0]) == 0:
+            raise UsageError("The tensors hold no samples.")
+        self.tensors = tensors
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for index in EndlessSampler(len(self.tensors[0])):
+            yield tuple(tensor[index] for tensor in self.tensors)

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from allranks.errors import UsageError, did_you_mean
+from allranks.errors import UsageError, WorldError, did_you_mean
 from allranks.runtime.world import World
-from allranks.train.strategies.gradients import clip_gradients
-from allranks.train.strategies.keeping import InCheckpoints
+from allranks.train.checkpoint.write_plan import FlatShard, is_shard
 from allranks.train.strategies.modules import (
     checkpoint_activations,
     move_state,
     refuse_unmade,
     synchronise_batchnorm,
 )
+from allranks.train.strategies.named_states import TensorSource
+from allranks.train.strategies.state_access import StateAccess
+from allranks.train.strategies.tensor_collectives import broadcast_tensors, clip_gradients
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class StrategyOptions:
     """Steps over which the learning rate rises."""
 
 
-class Strategy(InCheckpoints, ABC):
+class Strategy(StateAccess, ABC):
     """One way to train one model over the ranks. Methods marked collective are called by all ranks."""
 
     name: ClassVar[str]
@@ -96,7 +99,7 @@ class Strategy(InCheckpoints, ABC):
         refuse_unmade(model)
         self.model, self.objective, self.world, self.device = model, objective, world, device
         self.optimizers = list(optimizers)
-        self.options = self.decide(options, optimizers, world)
+        self.options = self.resolve_options(options, optimizers, world)
         if self.options.sync_batchnorm:
             synchronise_batchnorm(model, device, world.size)
         checkpoint_activations(model, self.options.activation_checkpointing)
@@ -104,7 +107,7 @@ class Strategy(InCheckpoints, ABC):
         move_state(self.optimizers)
         return self.wrapped
 
-    def decide(
+    def resolve_options(
         self,
         options: StrategyOptions,
         optimizers: Sequence[Optimizer],
@@ -113,7 +116,7 @@ class Strategy(InCheckpoints, ABC):
         """What counts in the end: the strategy's own options before the training's. No side effects."""
         return dataclasses.replace(options, **self._own)
 
-    def refuses(self, wish: str) -> str:
+    def unsupported_reason(self, wish: str) -> str:
         """Why this strategy cannot do something; "" when it can.
 
         Wishes: ``several optimizers``, ``closure`` (LBFGS), ``own step``, ``ema``, ``compile``,
@@ -138,17 +141,17 @@ class Strategy(InCheckpoints, ABC):
 
     # The step
 
-    def begin_micro(self, last: bool) -> None:
+    def begin_micro_batch(self, last: bool) -> None:
         """Before each forward pass: whether the gradients of its backward pass are to be shared."""
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Forward and backward passes in here keep their gradients to themselves."""
-        self.begin_micro(last=False)
+        self.begin_micro_batch(last=False)
         try:
             yield
         finally:
-            self.begin_micro(last=True)
+            self.begin_micro_batch(last=True)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of ``loss``."""
@@ -200,3 +203,37 @@ class Strategy(InCheckpoints, ABC):
         """Let go of the wrapped modules, whose threads must end before the process group does."""
         self.model = self.wrapped = self.objective = None
         self.optimizers = ()
+
+
+class MultiRankStrategy(Strategy):
+    """A strategy whose ranks talk through torch.distributed's default group."""
+
+    def sync_buffers(self) -> None:
+        """Give all ranks rank 0's buffers. Collective."""
+        broadcast_tensors(self.target.buffers())
+
+    def rank_0_value(self, value: Any) -> Any:
+        """A buffer as rank 0 holds all of it and the others nothing, also inside of what modules make."""
+        if isinstance(value, Mapping):
+            return {key: self.rank_0_value(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            kind = tuple if isinstance(value, tuple) else list
+            return kind(self.rank_0_value(each) for each in value)
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or is_shard(value):
+            return value
+        if not value.numel():
+            return value
+        row = value.detach().reshape(-1)
+        return FlatShard(row if self.world.is_main else row[:0], tuple(value.shape), 0)
+
+    def _require_group(self) -> None:
+        if not dist.is_initialized():
+            raise WorldError(
+                f"The {self.name} strategy needs a process group: call allranks.init() first."
+            )
+
+    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: TensorSource) -> None:
+        """Rank 0 reads and hands out, so that a file is read once."""
+        if self.world.is_main:
+            super()._assign(pairs, source)
+        broadcast_tensors(target for target, _ in pairs)

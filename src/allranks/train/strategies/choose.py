@@ -56,7 +56,7 @@ _COPIES: dict[str, float] = {
 _COPIES_UNKNOWN = 2.0
 
 
-def choose(
+def choose_strategy(
     name_or_strategy: str | Strategy,
     model: nn.Module,
     optimizers: Sequence[Optimizer],

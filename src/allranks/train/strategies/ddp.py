@@ -12,9 +12,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from allranks.errors import UsageError
-from allranks.train.strategies.gradients import BUCKET_BYTES, average_gradients, broadcast_tensors
+from allranks.train.strategies.base import MultiRankStrategy
 from allranks.train.strategies.modules import move_state, state_tensors
-from allranks.train.strategies.ranks import OverRanks
+from allranks.train.strategies.tensor_collectives import (
+    BUCKET_BYTES,
+    average_gradients,
+    broadcast_tensors,
+)
 
 _BUFFERS = (  # torch 2.13 gave the option a new name
     "forward_sync_buffers"
@@ -23,7 +27,7 @@ _BUFFERS = (  # torch 2.13 gave the option a new name
 )
 
 
-class DDP(OverRanks):
+class DDP(MultiRankStrategy):
     """``DDP(find_unused_parameters=True)`` for models that leave parameters out of some steps."""
 
     name = "ddp"
@@ -50,7 +54,7 @@ class DDP(OverRanks):
         )
         return self.wrapped
 
-    def begin_micro(self, last: bool) -> None:
+    def begin_micro_batch(self, last: bool) -> None:
         """Before each forward pass: whether the gradients of its backward pass are averaged."""
         if self.wrapped.require_backward_grad_sync is not last:  # a module's attributes are slow
             self.wrapped.require_backward_grad_sync = last

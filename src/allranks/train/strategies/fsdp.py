@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from allranks.errors import MissingDependencyError
-from allranks.train.strategies.gradients import broadcast_tensors
+from allranks.train.strategies.base import MultiRankStrategy
 from allranks.train.strategies.modules import blocks, outer_blocks, unwrapped
-from allranks.train.strategies.ranks import OverRanks
-from allranks.train.strategies.states import Source
+from allranks.train.strategies.named_states import TensorSource
+from allranks.train.strategies.tensor_collectives import broadcast_tensors
 
 try:  # torch 2.6
     from torch.distributed import fsdp as api
@@ -31,7 +31,7 @@ except (ImportError, AttributeError):
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class FSDP(OverRanks):
+class FSDP(MultiRankStrategy):
     """``FSDP(wrap=["Block"], cpu_offload=True)``. The model is sharded in place and called as before.
 
     In bf16 and fp16 the shards stay as they are, parameters are gathered in the short type,
@@ -107,7 +107,7 @@ class FSDP(OverRanks):
                         key: self._cut(value, new) for key, value in state.items()
                     }
 
-    def begin_micro(self, last: bool) -> None:
+    def begin_micro_batch(self, last: bool) -> None:
         """Before each forward pass: whether the gradients of its backward pass are averaged."""
         if last is not self._sharing:
             self._sharing = last
@@ -164,7 +164,7 @@ class FSDP(OverRanks):
         # Offloaded shards are gathered on the device: nccl knows no CPU tensors.
         return value.to(self.device).full_tensor() if isinstance(value, DTensor) else value
 
-    def beside(self, parameter: Any, local: Tensor) -> Any:
+    def like_parameter(self, parameter: Any, local: Tensor) -> Any:
         """A tensor that goes with this rank's shard of a parameter, as a DTensor like it."""
         if not isinstance(parameter, DTensor):
             return local
@@ -173,7 +173,7 @@ class FSDP(OverRanks):
             shape=parameter.shape, stride=parameter.stride(),
         )  # fmt: skip
 
-    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: Source) -> None:
+    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: TensorSource) -> None:
         """Every rank reads its own shards and nothing else; what is not sharded it reads whole."""
         from allranks.train.checkpoint.dcp import load
 

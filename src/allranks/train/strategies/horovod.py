@@ -18,17 +18,17 @@ from torch.optim import Optimizer
 
 from allranks.errors import UsageError, did_you_mean
 from allranks.runtime.world import horovod_init as horovod
-from allranks.train.strategies.gradients import broadcast_tensors
+from allranks.train.strategies.base import MultiRankStrategy
 from allranks.train.strategies.horovod_ops import AveragedGradients, CombinedSteps, average_now
 from allranks.train.strategies.modules import move_state, state_tensors
-from allranks.train.strategies.ranks import OverRanks
+from allranks.train.strategies.tensor_collectives import broadcast_tensors
 
 COMPRESSIONS = ("none", "fp16")
 OPS = ("average", "adasum")
 _TYPES = (torch.float16, torch.float32, torch.float64)
 
 
-class Horovod(OverRanks):
+class Horovod(MultiRankStrategy):
     """``Horovod(compression="fp16")`` sends gradients in half precision.
 
     ``op="adasum"`` combines the ranks' steps by Adasum instead of averaging their gradients.
@@ -97,13 +97,13 @@ class Horovod(OverRanks):
         )
         return _Sharing(target, self._gradients)
 
-    def refuses(self, wish: str) -> str:
+    def unsupported_reason(self, wish: str) -> str:
         """Why Horovod cannot do something; "" when it can."""
         if wish == "closure" and self.op == "adasum":
             return "adasum combines whole steps, and a closure makes many in one. Use op='average'."
         return ""
 
-    def begin_micro(self, last: bool) -> None:
+    def begin_micro_batch(self, last: bool) -> None:
         """Before each forward pass: whether the gradients of its backward pass are averaged."""
         if self._gradients is not None:
             self._gradients.shares = last

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from allranks.core.lazy import names_from
 
 if TYPE_CHECKING:
-    from allranks.train.strategies.deepspeed.checkpoint import consolidate as consolidate
+    from allranks.train.strategies.deepspeed.consolidation import consolidate as consolidate
     from allranks.train.strategies.deepspeed.strategy import DeepSpeed as DeepSpeed
 
-__getattr__ = names_from(__name__, {"DeepSpeed": "strategy", "consolidate": "checkpoint"})
+__getattr__ = names_from(__name__, {"DeepSpeed": "strategy", "consolidate": "consolidation"})
 __all__ = ["DeepSpeed", "consolidate"]

@@ -23,22 +23,27 @@ from torch.optim import Optimizer
 from allranks.errors import UsageError
 from allranks.runtime.agent.build_locks import settle_build_locks
 from allranks.runtime.world import World
-from allranks.train.strategies import states
+from allranks.train.strategies import named_states as states
 from allranks.train.strategies.base import StrategyOptions
-from allranks.train.strategies.deepspeed.arithmetic import HALF, check_types, compute_in
-from allranks.train.strategies.deepspeed.batch import meet_data
-from allranks.train.strategies.deepspeed.config import (
-    Facts,
+from allranks.train.strategies.deepspeed.config_sections import meet_data, schedule_params
+from allranks.train.strategies.deepspeed.deepspeed_setup import (
+    HALF,
+    check_compiler,
+    check_types,
+    compute_in,
+    load_deepspeed,
+    needed_ops,
+)
+from allranks.train.strategies.deepspeed.engine_config import (
+    TrainingFacts,
     add_shorthands,
     read_config,
     settle,
     stage_of,
 )
-from allranks.train.strategies.deepspeed.optimizer import schedule_params
-from allranks.train.strategies.deepspeed.pieces import Pieces
-from allranks.train.strategies.deepspeed.setup import check_compiler, load_deepspeed, needed_ops
-from allranks.train.strategies.deepspeed.states import InPieces
-from allranks.train.strategies.gradients import broadcast_tensors
+from allranks.train.strategies.deepspeed.partitioned_states import PartitionedStrategy
+from allranks.train.strategies.deepspeed.partitions import Partitions
+from allranks.train.strategies.tensor_collectives import broadcast_tensors
 
 _STEPS_ITSELF = "DeepSpeed makes the whole step of one optimizer"
 _REFUSED = {
@@ -50,7 +55,7 @@ _REFUSED = {
 }
 
 
-class DeepSpeed(InPieces):
+class DeepSpeed(PartitionedStrategy):
     """``DeepSpeed("ds_config.json")``, ``DeepSpeed({...})``, or ``DeepSpeed(stage=3, offload_optimizer="cpu")``.
 
     Without any of them it is ZeRO 1. Offloading goes to "cpu" or to "nvme:/local/disk".
@@ -80,13 +85,13 @@ class DeepSpeed(InPieces):
 
     # Before the first step
 
-    def decide(
+    def resolve_options(
         self, options: StrategyOptions, optimizers: Sequence[Optimizer], world: World
     ) -> StrategyOptions:
         """TrainConfig and DeepSpeed's configuration made one; an error where they contradict each other."""
         own = dataclasses.replace(options, **self._own)
         optimizer = optimizers[0] if optimizers else None
-        facts = Facts(
+        facts = TrainingFacts(
             own.precision,
             own.accumulate,
             own.clip_norm,
@@ -113,7 +118,7 @@ class DeepSpeed(InPieces):
                 print(f"WARNING: {line}", file=sys.stderr, flush=True)
         self._told = True
 
-    def refuses(self, wish: str) -> str:
+    def unsupported_reason(self, wish: str) -> str:
         """Why DeepSpeed cannot do something; "" when it can."""
         if wish == "ema" and self._stage == 3:
             return "ZeRO 3 keeps no whole weights to average. Use stage 1 or 2."
@@ -146,7 +151,7 @@ class DeepSpeed(InPieces):
         self._groups = groups
         self._adopt(self._engine.basic_optimizer)
         if before:
-            self.load_optimizer(self.optimizers[0], before, states.InMemory(kept))
+            self.load_optimizer(self.optimizers[0], before, states.TensorsInMemory(kept))
         return self._engine
 
     def _start(
@@ -184,7 +189,7 @@ class DeepSpeed(InPieces):
             return {}, kept
         names = states.optimizer_names(optimizer, self.model, self.objective)
         named = states.name_optimizer_state(optimizer, names)
-        tree = states.taken_apart(named, "before", kept, counters=True)
+        tree = states.split_tensors(named, "before", kept, counters=True)
         return tree, {key: value.clone() for key, value in kept.items()}
 
     def _adopt(self, optimizer: Any) -> None:
@@ -199,7 +204,7 @@ class DeepSpeed(InPieces):
             )
         optimizer.zero_grad = self._zero_grad  # DeepSpeed clears its own buffers
         self.optimizers = [optimizer]
-        self._pieces = Pieces(self._engine, self._groups, self.device)
+        self._pieces = Partitions(self._engine, self._groups, self.device)
 
     def _zero_grad(self, set_to_none: bool = True) -> None:
         if self._inside_window:
@@ -224,7 +229,7 @@ class DeepSpeed(InPieces):
 
     # The step
 
-    def begin_micro(self, last: bool) -> None:
+    def begin_micro_batch(self, last: bool) -> None:
         """Before each forward pass: whether the step follows its backward pass."""
         self._engine.set_gradient_accumulation_boundary(last)
 

@@ -8,17 +8,16 @@ from typing import Any
 
 from allranks.errors import UsageError
 from allranks.runs.run_lookup import find_run
-from allranks.train.checkpoint.manifest import NAME
-from allranks.train.checkpoint.patience import CannotRead
-from allranks.train.checkpoint.saved import Saved, place, saved_at
-from allranks.train.checkpoint.store import LATEST, Store
-from allranks.train.checkpoint.verify import problems
+from allranks.train.checkpoint.durable_io import ReadProblem
+from allranks.train.checkpoint.manifest import NAME, SavedCheckpoint, parse_step_folder, read_saved
+from allranks.train.checkpoint.store import LATEST, CheckpointStore
+from allranks.train.checkpoint.valid_checkpoints import find_problems
 
 BEST = "best"
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckpointRow:
     """One checkpoint of a list."""
 
     step: int
@@ -42,45 +41,50 @@ class Row:
         return asdict(self)
 
 
-def stores(reference: str) -> list[Store]:
+def find_stores(reference: str) -> list[CheckpointStore]:
     """The folders of checkpoints of a run, one per ``fit``; ``reference`` may be such a folder itself."""
     path = Path(reference).expanduser()
     if (path / NAME).exists():
         path = path.resolve().parent
-    if path.is_dir() and any(place(each.name)[0] >= 0 for each in path.iterdir()):
-        return [Store(path)]
+    if path.is_dir() and any(parse_step_folder(each.name)[0] >= 0 for each in path.iterdir()):
+        return [CheckpointStore(path)]
     run = find_run(reference)
     found = [each for each in run.path.glob("checkpoints*") if each.is_dir()]
-    return [Store(each) for each in sorted(found, key=lambda each: (len(each.name), each.name))]
+    return [
+        CheckpointStore(each)
+        for each in sorted(found, key=lambda each: (len(each.name), each.name))
+    ]
 
 
-def rows(store: Store, *, verify: bool = False) -> list[Row]:
+def list_checkpoints(store: CheckpointStore, *, verify: bool = False) -> list[CheckpointRow]:
     """Every checkpoint, the newest first, then those set aside. ``verify`` reads every byte."""
     names: dict[str, list[str]] = {}
     for link, target in store.links().items():
         names.setdefault(target, []).append(link)
-    found = [_row(saved, names.get(saved.path.name, []), verify) for saved in store.all()]
-    for path, reason in store.quarantined():
-        found.append(_described(saved_at(path), "set aside", [reason], []))
+    found = [_row(saved, names.get(saved.path.name, []), verify) for saved in store.list_saved()]
+    for path, reason in store.list_quarantined():
+        found.append(_described(read_saved(path), "set aside", [reason], []))
     return found
 
 
-def _row(saved: Saved, names: list[str], verify: bool) -> Row:
+def _row(saved: SavedCheckpoint, names: list[str], verify: bool) -> CheckpointRow:
     if saved.newer:
         return _described(saved, "newer", [saved.problem], names)
-    wrong = problems(saved.path, sizes_only=not verify)
+    wrong = find_problems(saved.path, sizes_only=not verify)
     return _described(saved, _state(wrong, verify), wrong, names)
 
 
 def _state(wrong: list[str], verify: bool) -> str:
-    if any(isinstance(text, CannotRead) for text in wrong):
+    if any(isinstance(text, ReadProblem) for text in wrong):
         return "unreadable"
     return "broken" if wrong else "verified" if verify else "ok"
 
 
-def _described(saved: Saved, state: str, wrong: list[str], names: list[str]) -> Row:
-    step = place(saved.path.name.partition(".")[0])[0]
-    plain = Row(step, str(saved.path), state, wrong, names)
+def _described(
+    saved: SavedCheckpoint, state: str, wrong: list[str], names: list[str]
+) -> CheckpointRow:
+    step = parse_step_folder(saved.path.name.partition(".")[0])[0]
+    plain = CheckpointRow(step, str(saved.path), state, wrong, names)
     if (manifest := saved.manifest) is None:
         return plain
     return replace(
@@ -96,9 +100,9 @@ def _described(saved: Saved, state: str, wrong: list[str], names: list[str]) -> 
     )
 
 
-def choose(store: Store, step: int | None, best: bool) -> Path:
+def choose_checkpoint(store: CheckpointStore, step: int | None, best: bool) -> Path:
     """The step folder that is meant: of a step, the best, or the newest."""
-    there = store.all()
+    there = store.list_saved()
     if not there:
         raise UsageError(f"{store.folder} has no checkpoints yet.")
     if best:

@@ -53,7 +53,7 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One tensor of a file: its type as the manifest names it, its shape, its bytes after the header."""
 
     name: str
@@ -75,17 +75,17 @@ class Entry:
         return {"dtype": dtype, "shape": shape, "data_offsets": [self.start, self.end]}
 
 
-def lay_out(entries: Sequence[Entry]) -> list[Entry]:
+def lay_out(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
     """Give each entry its place: wide types first, so that all lie on addresses that suit them."""
     order = sorted(entries, key=lambda entry: -DTYPES[entry.dtype].itemsize)
     placed, start = [], 0
     for entry in order:
-        placed.append(Entry(entry.name, entry.dtype, entry.shape, start))
+        placed.append(TensorEntry(entry.name, entry.dtype, entry.shape, start))
         start = placed[-1].end
     return placed
 
 
-def header(entries: Iterable[Entry], notes: Mapping[str, str] | None = None) -> bytes:
+def header(entries: Iterable[TensorEntry], notes: Mapping[str, str] | None = None) -> bytes:
     """The beginning of a file, padded so that the data begins at a multiple of 8."""
     content: dict[str, Any] = {"__metadata__": dict(notes)} if notes else {}
     content |= {entry.name: entry.described() for entry in entries}
@@ -110,7 +110,7 @@ def write_file(path: Path, parts: Iterable[Any]) -> dict[str, Any]:
     return {"bytes": size, "crc32": f"{total:08x}"}
 
 
-class ShardFile:
+class SafetensorsFile:
     """A file of tensors, mapped into memory: what is not looked at is not read."""
 
     def __init__(self, path: Path) -> None:
@@ -135,7 +135,7 @@ class ShardFile:
 
     def tensor(self, name: str, dtype: str, shape: Sequence[int]) -> Tensor:
         """One tensor, in place; BrokenCheckpoint when the file has another one there."""
-        entry = Entry(name, dtype, tuple(shape))
+        entry = TensorEntry(name, dtype, tuple(shape))
         found = self._entries.get(name, {})
         begin, end = found.get("data_offsets", (0, -1))
         wanted = {**entry.described(), "data_offsets": [begin, end]}

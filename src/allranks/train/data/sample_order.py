@@ -14,11 +14,12 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from allranks.train.data.digest import Array, index_array, mixed_seed
-from allranks.train.data.infinite import EndlessSampler
 from allranks.train.data.random_state import OwnRandomState
 
+_INDICES_AT_ONCE = 1 << 16  # converted to Python numbers at a time
 
-class Order(ABC):
+
+class SampleOrder(ABC):
     """All indices of an epoch."""
 
     samples: int
@@ -33,7 +34,7 @@ class Order(ABC):
         """The indices of epoch ``epoch``."""
 
 
-class Straight(Order):
+class SequentialOrder(SampleOrder):
     """0, 1, 2 … in every epoch."""
 
     straight = True
@@ -45,7 +46,7 @@ class Straight(Order):
         return np.arange(self.samples)
 
 
-class Shuffled(Order):
+class ShuffledOrder(SampleOrder):
     """A permutation from (seed, epoch)."""
 
     def __init__(self, samples: int, seed: int) -> None:
@@ -57,21 +58,21 @@ class Shuffled(Order):
 
     def indices(self, epoch: int) -> Array:
         generator = torch.Generator().manual_seed(self._epoch_seed(epoch))
-        drawn: Array = torch.randperm(self.samples, generator=generator).numpy()
-        return drawn
+        draw_items: Array = torch.randperm(self.samples, generator=generator).numpy()
+        return draw_items
 
 
-class AsDistributed(Shuffled):
+class DistributedSamplerOrder(ShuffledOrder):
     """The permutation that a DistributedSampler draws, without its padding and its cutting."""
 
     def _epoch_seed(self, epoch: int) -> int:
         return self._seed + epoch
 
 
-class Cut(Order):
+class TruncatedOrder(SampleOrder):
     """An order without its last few samples: what a DistributedSampler with drop_last leaves out."""
 
-    def __init__(self, order: Order, samples: int) -> None:
+    def __init__(self, order: SampleOrder, samples: int) -> None:
         self._order = order
         self.samples = samples
         self.own = self.straight = False
@@ -80,7 +81,7 @@ class Cut(Order):
         return self._order.indices(epoch)[: self.samples]
 
 
-class Sampled(Order):
+class SamplerOrder(SampleOrder):
     """The indices of a user's sampler, run as a whole on every rank with the same random numbers."""
 
     own = False
@@ -91,11 +92,11 @@ class Sampled(Order):
         self._seed = seed
 
     def indices(self, epoch: int) -> Array:
-        with OwnRandomState(seeded(self._sampler, self._seed, epoch)):
+        with OwnRandomState(seed_sampler(self._sampler, self._seed, epoch)):
             return index_array(list(self._sampler))
 
 
-def seeded(sampler: Any, seed: int, epoch: int) -> int:
+def seed_sampler(sampler: Any, seed: int, epoch: int) -> int:
     """Tell a sampler the epoch and give it a generator for it; the seed for all other generators."""
     number = mixed_seed(seed, epoch)
     if hasattr(sampler, "set_epoch"):
@@ -104,13 +105,15 @@ def seeded(sampler: Any, seed: int, epoch: int) -> int:
         sampler.generator = torch.Generator().manual_seed(number)
     inner = getattr(sampler, "sampler", None)  # a batch sampler holds the one that draws
     if inner is not None and isinstance(inner, Iterable):
-        seeded(inner, seed, epoch)
+        seed_sampler(inner, seed, epoch)
     return number
 
 
-def drawn(sampler: Any, seed: int, epoch: int, step: int, done: int = 0) -> Iterator[list[Any]]:
+def draw_items(
+    sampler: Any, seed: int, epoch: int, step: int, done: int = 0
+) -> Iterator[list[Any]]:
     """A sampler's items after the first ``done``, ``step`` at a time, never more than asked for."""
-    state: Any = OwnRandomState(seeded(sampler, seed, epoch))
+    state: Any = OwnRandomState(seed_sampler(sampler, seed, epoch))
     if isinstance(sampler, EndlessSampler):  # draws from its own generator alone
         state = nullcontext()
     with state:
@@ -124,7 +127,7 @@ def drawn(sampler: Any, seed: int, epoch: int, step: int, done: int = 0) -> Iter
         yield chunk
 
 
-def sized(sampler: Any) -> bool:
+def has_length(sampler: Any) -> bool:
     """Whether a sampler knows its length."""
     try:
         len(sampler)
@@ -133,19 +136,19 @@ def sized(sampler: Any) -> bool:
     return True
 
 
-def order_of(loader: DataLoader, sampler: Any, seed: int, size: int, training: bool) -> Order:
+def order_of(loader: DataLoader, sampler: Any, seed: int, size: int, training: bool) -> SampleOrder:
     """The order that ``sampler`` stands for."""
     if type(sampler) is SequentialSampler:
-        return Straight(len(sampler))
+        return SequentialOrder(len(sampler))
     if type(sampler) is RandomSampler and _is_permutation(sampler, loader):
-        order: Order = Shuffled(len(sampler), seed)
+        order: SampleOrder = ShuffledOrder(len(sampler), seed)
         order.note = (
             "sampler RandomSampler replaced: each rank takes its part of every global batch."
         )
         return order
     if isinstance(sampler, DistributedSampler) and _draws_as_its_base(sampler):
         return _undistributed(sampler, size, training)
-    order = Sampled(sampler, seed)
+    order = SamplerOrder(sampler, seed)
     order.note = (
         f"sampler {type(sampler).__name__} runs on every rank with the same random numbers; "
         "each rank takes its part of every global batch."
@@ -161,13 +164,63 @@ def _draws_as_its_base(sampler: Any) -> bool:
     return type(sampler).__iter__ is DistributedSampler.__iter__
 
 
-def _undistributed(sampler: Any, size: int, training: bool) -> Order:
+def _undistributed(sampler: Any, size: int, training: bool) -> SampleOrder:
     samples = len(sampler.dataset)
-    order: Order = AsDistributed(samples, sampler.seed) if sampler.shuffle else Straight(samples)
+    order: SampleOrder = (
+        DistributedSamplerOrder(samples, sampler.seed)
+        if sampler.shuffle
+        else SequentialOrder(samples)
+    )
     if sampler.drop_last and training and samples % size:
-        order = Cut(order, samples - samples % size)
+        order = TruncatedOrder(order, samples - samples % size)
     order.note = (
         "sampler DistributedSampler replaced: it pads with samples that are then seen twice; its "
         "shuffle, seed and drop_last are kept."
     )
     return order
+
+
+class EndlessSampler:
+    """0 … n-1 in one random order after the other."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self.generator: Any = None
+
+    def __iter__(self) -> Iterator[int]:
+        generator = self.generator
+        if generator is None:
+            seed = int(torch.empty((), dtype=torch.int64).random_().item())
+            generator = torch.Generator().manual_seed(seed)
+        while True:
+            for piece in torch.randperm(self._samples, generator=generator).split(_INDICES_AT_ONCE):
+                yield from piece.tolist()
+
+
+class StridedSampler:
+    """For loaders without batching, whose every item is a batch: rank takes items i % W == rank."""
+
+    def __init__(
+        self, sampler: Any, order: SampleOrder | None, seed: int, rank: int, size: int
+    ) -> None:
+        self._sampler, self._order, self._seed = sampler, order, seed
+        self._rank, self._size = rank, size
+        self._epoch = self._done = 0
+
+    def start(self, epoch: int, done: int) -> None:
+        """Which epoch the next iteration is for, and how many of all ranks' items to leave out."""
+        self._epoch, self._done = epoch, done
+
+    def __len__(self) -> int:
+        if self._order is None:
+            raise TypeError("the sampler has no length")
+        return len(range(self._rank, self._order.samples, self._size))
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._order is not None:
+            left = self._order.indices(self._epoch)[self._done :]
+            yield from np.asarray(left[self._rank :: self._size]).tolist()
+            return
+        for hand in draw_items(self._sampler, self._seed, self._epoch, self._size, self._done):
+            if self._rank < len(hand):
+                yield hand[self._rank]

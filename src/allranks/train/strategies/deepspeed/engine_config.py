@@ -14,8 +14,11 @@ from typing import Any
 
 from allranks.core.lenient_json import LenientJSONError, read_lenient
 from allranks.errors import UsageError, did_you_mean
-from allranks.train.strategies.deepspeed.batch import settle_batch
-from allranks.train.strategies.deepspeed.optimizer import settle_optimizer, settle_scheduler
+from allranks.train.strategies.deepspeed.config_sections import (
+    settle_batch,
+    settle_optimizer,
+    settle_scheduler,
+)
 
 KNOWN = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
@@ -38,7 +41,7 @@ _DEVICES = ("cpu", "nvme", "none")
 
 
 @dataclass(frozen=True)
-class Facts:
+class TrainingFacts:
     """What the training knows, and what it goes by once the configuration has had its say."""
 
     precision: str = "fp32"
@@ -124,7 +127,9 @@ def _offload(name: str, where: str | None) -> dict[str, Any] | None:
     return {"device": device, **({"nvme_path": path} if path else {})}
 
 
-def settle(config: Mapping[str, Any], facts: Facts) -> tuple[dict[str, Any], Facts, list[str]]:
+def settle(
+    config: Mapping[str, Any], facts: TrainingFacts
+) -> tuple[dict[str, Any], TrainingFacts, list[str]]:
     """The configuration completed and checked, the facts that result, and warnings."""
     made = copy.deepcopy(dict(config))
     warned = [
@@ -175,7 +180,7 @@ def stage_of(config: Mapping[str, Any]) -> int:
     return int(config.get("zero_optimization", {}).get("stage", 0))
 
 
-def _precision(config: dict[str, Any], facts: Facts) -> Facts:
+def _precision(config: dict[str, Any], facts: TrainingFacts) -> TrainingFacts:
     """The sections fp16 and bf16 (or torch_autocast) and TrainConfig's precision made one."""
     if "bfloat16" in config:
         config["bf16"] = config.pop("bfloat16")
@@ -212,7 +217,7 @@ def _enabled(section: Any) -> Any:
     return section["enabled"]
 
 
-def _clipping(config: dict[str, Any], facts: Facts) -> Facts:
+def _clipping(config: dict[str, Any], facts: TrainingFacts) -> TrainingFacts:
     there = config.get("gradient_clipping")
     if there == "auto" or there is None or (there == 0 and facts.clip_norm is None):
         config["gradient_clipping"] = facts.clip_norm or 0.0

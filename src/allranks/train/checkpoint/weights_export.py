@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint.durable import sync_folder
-from allranks.train.checkpoint.reader import Reader
-from allranks.train.checkpoint.shards import (
+from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
+from allranks.train.checkpoint.durable_io import sync_folder
+from allranks.train.checkpoint.safetensors_file import (
     DTYPES,
-    Entry,
+    TensorEntry,
     bits,
     dtype_name,
     header,
@@ -29,7 +29,7 @@ _Sources = dict[str, Any]
 """Name of a weight → its key in the checkpoint, or the tensor itself."""
 
 
-def export(
+def export_weights(
     path: Path,
     out: Path,
     kind: str = "safetensors",
@@ -43,7 +43,7 @@ def export(
     weights are converted to. Tied weights are written once each in a safetensors file, which knows no
     sharing, and stay tied in one of torch.
     """
-    reader, out = Reader(path), Path(out)
+    reader, out = CheckpointReader(path), Path(out)
     if out.is_dir():
         raise UsageError(f"{out} is a folder: name the file to write, such as {out}/weights.pt")
     weights = _Weights(reader, average, dtype)
@@ -64,7 +64,7 @@ def export(
 class _Weights:
     """The model's tensors by the user's names, each read when it is its turn."""
 
-    def __init__(self, reader: Reader, average: bool, dtype: torch.dtype | None) -> None:
+    def __init__(self, reader: CheckpointReader, average: bool, dtype: torch.dtype | None) -> None:
         self._reader, self._dtype = reader, dtype
         state = reader.blob("state") if "state" in reader.manifest.tensors else {}
         found = _sources(reader, state, "model")
@@ -85,16 +85,16 @@ class _Weights:
         of = {self._holder(n, model[n]): averaged[n] for n in averaged if n in model}
         return {n: of.get(self._holder(n, source), source) for n, source in model.items()}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TensorEntry]:
         """Name, type and shape of each, without reading it."""
         return [self._entry(name, source) for name, source in self._found.items()]
 
-    def _entry(self, name: str, source: str | Tensor) -> Entry:
+    def _entry(self, name: str, source: str | Tensor) -> TensorEntry:
         if isinstance(source, Tensor):
             plain, shape = source.dtype, tuple(source.shape)
         else:
             plain, shape = self._reader.dtype(source), self._reader.shape(source)
-        return Entry(name, dtype_name(self._target(plain)), shape)
+        return TensorEntry(name, dtype_name(self._target(plain)), shape)
 
     def __getitem__(self, name: str) -> Tensor:
         source = self._found[name]
@@ -118,7 +118,7 @@ class _Weights:
         return self._dtype if self._dtype is not None and dtype.is_floating_point else dtype
 
 
-def _sources(reader: Reader, state: Any, part: str) -> _Sources:
+def _sources(reader: CheckpointReader, state: Any, part: str) -> _Sources:
     """Where the weights of a part are. Single numbers lie in the state, by themselves."""
     keys = [key for key in reader.manifest.tensors if key.startswith(f"{part}.")]
     found: _Sources = {key[len(part) + 1 :]: key for key in keys}

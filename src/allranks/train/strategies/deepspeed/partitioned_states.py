@@ -10,15 +10,15 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from allranks.train.strategies import states
-from allranks.train.strategies.deepspeed.pieces import gather
-from allranks.train.strategies.ranks import OverRanks
+from allranks.train.strategies import named_states as states
+from allranks.train.strategies.base import MultiRankStrategy
+from allranks.train.strategies.deepspeed.partitions import gather
 
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 """What moves in DeepSpeed's scalers of fp16's losses; the rest is the configuration's."""
 
 
-class InPieces(OverRanks):
+class PartitionedStrategy(MultiRankStrategy):
     """Gathers and hands out one tensor at a time, so that no rank ever holds the whole."""
 
     _engine: Any = None
@@ -39,7 +39,7 @@ class InPieces(OverRanks):
         return {
             name: self._pieces.held(value)
             if isinstance(value, nn.Parameter)
-            else self.of_rank_0(value)
+            else self.rank_0_value(value)
             for name, value in self._entries().items()
         }
 
@@ -55,7 +55,7 @@ class InPieces(OverRanks):
         return {"kind": states.kind_of(optimizer), "state": state, "param_groups": groups}
 
     def load_optimizer(
-        self, optimizer: Optimizer, saved: Mapping[str, Any], source: states.Source
+        self, optimizer: Optimizer, saved: Mapping[str, Any], source: states.TensorSource
     ) -> None:
         """Take a saved optimizer, whichever strategy it was saved under. Collective."""
         owners = self._owners(self._names(optimizer))
@@ -68,10 +68,10 @@ class InPieces(OverRanks):
 
         for name in [name for name in saved["state"] if name in owners]:
             for key, note in saved["state"][name].items():
-                value = states.put_together(note, whole)  # one tensor at a time
+                value = states.join_tensors(note, whole)  # one tensor at a time
                 if owners[name].requires_grad:
                     self._pieces.set_state(owners[name], key, value)
-        groups = states.put_together(saved["param_groups"], whole)
+        groups = states.join_tensors(saved["param_groups"], whole)
         states.apply_group_options(optimizer, groups)
 
     def extra_state(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class InPieces(OverRanks):
             value = self._pieces.get(value)
         return super()._on_cpu(value)
 
-    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: states.Source) -> None:
+    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: states.TensorSource) -> None:
         plain = [pair for pair in pairs if not isinstance(pair[0], nn.Parameter)]
         super()._assign(plain, source)
         for target, key in pairs:

@@ -6,8 +6,13 @@ import errno
 import os
 import re
 import shutil
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from allranks.errors import AllranksError
 
 _TEMPORARY = re.compile(r"^\..+\.[0-9a-f]{8}$")
 
@@ -69,3 +74,36 @@ def remove_folder(path: Path) -> None:
     except FileNotFoundError:
         return
     shutil.rmtree(gone, ignore_errors=True)
+
+
+_T = TypeVar("_T")
+_PAUSES = (0.2, 1.0, 3.0)
+"""Seconds before each further try: servers that fail over and handles that are stale come back so."""
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+
+
+class UnreadableCheckpoint(AllranksError, OSError):
+    """Something that is there and cannot be read at the moment: whether it is sound nobody knows."""
+
+
+class ReadProblem(str):
+    """A problem that says nothing of the checkpoint itself."""
+
+    __slots__ = ()
+
+
+def read_with_retries(read: Callable[[], _T]) -> _T:
+    """What ``read`` gives; the file system is asked a few times before its OSError counts."""
+    for pause in _PAUSES:
+        try:
+            return read()
+        except OSError as error:
+            if is_missing(error):
+                raise
+            time.sleep(pause)
+    return read()
+
+
+def is_missing(error: OSError) -> bool:
+    """Whether it says that there is no such file, and not just that it cannot be read."""
+    return error.errno in _NOT_THERE

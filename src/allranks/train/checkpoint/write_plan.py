@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint.shards import dtype_name
+from allranks.train.checkpoint.checkpoint_reader import pack_blob
+from allranks.train.checkpoint.safetensors_file import dtype_name
 
 _LEAST_CUT = 1 << 20
 """Tensors below this are not cut: a file of crumbs helps nobody."""
@@ -25,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class FlatShard:
     """A row of values out of a whole tensor laid flat: how ZeRO's partitions hold their share."""
 
     tensor: Tensor
@@ -36,7 +37,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorChunk:
     """A box of a tensor that this rank writes."""
 
     key: str
@@ -48,10 +49,10 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WritePlan:
     """What one rank writes, and which keys are other names for the same values."""
 
-    pieces: list[Piece]
+    pieces: list[TensorChunk]
     ties: dict[str, str]
 
 
@@ -60,33 +61,33 @@ def is_shard(value: Any) -> bool:
     return hasattr(value, "device_mesh") and hasattr(value, "placements")
 
 
-def plan(tensors: Mapping[str, Any], rank: int, size: int, *, everywhere: bool) -> Plan:
+def plan(tensors: Mapping[str, Any], rank: int, size: int, *, everywhere: bool) -> WritePlan:
     """The part of ``tensors`` that falls to this rank.
 
-    ``everywhere``: tensors that are neither DTensor nor Stretch are the same on every rank and are dealt
+    ``everywhere``: tensors that are neither DTensor nor FlatShard are the same on every rank and are dealt
     out; otherwise what this rank passes is its own.
     """
     ties = tied(tensors)
-    pieces: list[Piece] = []
+    pieces: list[TensorChunk] = []
     whole: dict[str, Tensor] = {}
     for key, value in tensors.items():
         if key in ties:
             continue
         if is_shard(value):
             pieces += _of_shard(key, value)
-        elif isinstance(value, Stretch):
+        elif isinstance(value, FlatShard):
             pieces += _of_stretch(key, value)
         else:
             whole[key] = value
     dealt = deal(whole, size) if everywhere else {key: [(0, None, rank)] for key in whole}
     for key, cuts in dealt.items():
         pieces += (_rows(key, whole[key], a, b) for a, b, who in cuts if who == rank)
-    return Plan(pieces, ties)
+    return WritePlan(pieces, ties)
 
 
-def named(pieces: list[Piece]) -> dict[str, Piece]:
+def named(pieces: list[TensorChunk]) -> dict[str, TensorChunk]:
     """Each piece under a name of its own in the file: the key, then key#1, key#2."""
-    found: dict[str, Piece] = {}
+    found: dict[str, TensorChunk] = {}
     keys = {piece.key for piece in pieces}
     for piece in pieces:
         name, number = piece.key, 0
@@ -114,7 +115,7 @@ def _identity(key: str, value: Any) -> Any:
     rest: Any = None
     if is_shard(value):
         local, rest = value.to_local(), (tuple(value.shape), tuple(value.placements))
-    elif isinstance(value, Stretch):
+    elif isinstance(value, FlatShard):
         local, rest = value.tensor, (tuple(value.shape), value.start)
     _refuse_unwritable(key, local)
     if not local.numel():
@@ -160,14 +161,14 @@ def _cuts(value: Tensor, share: int) -> Iterator[tuple[int, int | None, int]]:
         yield first, last, (last - first) * per_row
 
 
-def _rows(key: str, value: Tensor, first: int, last: int | None) -> Piece:
+def _rows(key: str, value: Tensor, first: int, last: int | None) -> TensorChunk:
     source = value if last is None else value[first:last]
     offsets = tuple(first if i == 0 else 0 for i in range(value.dim()))
     dtype = dtype_name(value.dtype, key)
-    return Piece(key, dtype, tuple(value.shape), offsets, tuple(source.shape), source)
+    return TensorChunk(key, dtype, tuple(value.shape), offsets, tuple(source.shape), source)
 
 
-def _of_shard(key: str, value: Any) -> list[Piece]:
+def _of_shard(key: str, value: Any) -> list[TensorChunk]:
     """This rank's shard, unless an equal one lies on a rank before it."""
     if any(each.is_partial() for each in value.placements):
         raise UsageError(f"'{key}' is a sum not yet made (Partial): it cannot be saved as it is.")
@@ -188,7 +189,7 @@ def _of_shard(key: str, value: Any) -> list[Piece]:
             f"not {[*shape]}."
         )
     dtype = dtype_name(value.dtype, key)
-    return [Piece(key, dtype, tuple(value.shape), tuple(offsets), tuple(shape), local)]
+    return [TensorChunk(key, dtype, tuple(value.shape), tuple(offsets), tuple(shape), local)]
 
 
 def _place(value: Any) -> tuple[Shape, Shape]:
@@ -204,13 +205,13 @@ def _place(value: Any) -> tuple[Shape, Shape]:
     return tuple(shape), tuple(offsets)
 
 
-def _of_stretch(key: str, stretch: Stretch) -> list[Piece]:
+def _of_stretch(key: str, stretch: FlatShard) -> list[TensorChunk]:
     flat, whole = stretch.tensor.reshape(-1), tuple(stretch.shape)
     pieces, at = [], 0
     for offsets, shape in boxes(whole, stretch.start, flat.numel()):
         count = math.prod(shape)
         source = flat[at : at + count].view(shape)
-        pieces.append(Piece(key, dtype_name(flat.dtype, key), whole, offsets, shape, source))
+        pieces.append(TensorChunk(key, dtype_name(flat.dtype, key), whole, offsets, shape, source))
         at += count
     return pieces
 
@@ -234,3 +235,38 @@ def boxes(shape: Shape, start: int, count: int) -> list[tuple[Shape, Shape]]:
             found.append(((first, *(0 for _ in rest)), (take // row, *rest)) if shape else ((), ()))
         start, count = start + take, count - take
     return found
+
+
+@dataclass
+class CheckpointState:
+    """One rank's part of a training, live: nothing is copied yet."""
+
+    tensors: Mapping[str, Any]
+    """Key → a tensor, a DTensor or a FlatShard."""
+    everywhere: bool = True
+    """Whole tensors are the same on every rank: they are dealt out. Otherwise they are this rank's own."""
+    state: Any = None
+    """On rank 0: all that is no tensor, in plain containers."""
+    own: Any = None
+    """What this rank alone knows: its generators."""
+
+    def blobs(self, rank: int) -> dict[str, torch.Tensor]:
+        """``state`` and ``own`` as rows of bytes."""
+        parts = {"state": self.state if rank == 0 else None, f"rank.{rank}": self.own}
+        return {key: pack_blob(value) for key, value in parts.items() if value is not None}
+
+
+def bytes_of(snapshot: CheckpointState, size: int) -> int:
+    """How many bytes the tensors take over all ranks, seen from one of them; the rest is small."""
+    ties = tied(snapshot.tensors)
+    total: int = 0
+    for key, value in snapshot.tensors.items():
+        if key in ties:
+            continue
+        if isinstance(value, FlatShard):
+            total += torch.Size(value.shape).numel() * value.tensor.element_size()
+        elif snapshot.everywhere or is_shard(value):
+            total += value.numel() * value.element_size()
+        else:
+            total += value.nbytes * size
+    return total

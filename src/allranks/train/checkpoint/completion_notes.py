@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from allranks.train.checkpoint.durable import write_durable
+from allranks.train.checkpoint.durable_io import write_durable
 from allranks.train.checkpoint.manifest import BrokenCheckpoint
-from allranks.train.checkpoint.plan import Piece
+from allranks.train.checkpoint.write_plan import TensorChunk
 
 PATIENCE = 600.0
 """Seconds in which the other ranks must have written something, or rank 0 gives the save up."""
@@ -21,7 +21,7 @@ PATIENCE = 600.0
 _LONGEST_PAUSE = 1.0
 """Seconds between two looks at last: each asks the server of the file system."""
 
-GIVEN_UP = "the save was given up"
+SAVE_CANCELLED = "the save was given up"
 """What rank 0 says when it was told to stop waiting for the others."""
 
 
@@ -29,7 +29,7 @@ class SaveFailed(BrokenCheckpoint):
     """A checkpoint that did not come about."""
 
 
-def described(named: Mapping[str, Piece]) -> list[dict[str, Any]]:
+def described(named: Mapping[str, TensorChunk]) -> list[dict[str, Any]]:
     """The chunks of a file, by their names in it, for a note."""
     return [
         {
@@ -98,7 +98,7 @@ def _await(part: Path, size: int, given_up: threading.Event) -> None:
         if wanted <= names:
             return
         if told:
-            raise SaveFailed(GIVEN_UP)
+            raise SaveFailed(SAVE_CANCELLED)
         if (moment := time.monotonic()) - weighed > PATIENCE / 10:
             weighed = moment
             if (total := _bytes(part)) != seen:

@@ -9,14 +9,14 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from data_rig import Plain, counted, feeds, steps  # noqa: E402
+from data_rig import Plain, counted, distributed_loaders, steps  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train.data.audit import compare  # noqa: E402
-from allranks.train.data.schedule import part  # noqa: E402
+from allranks.train.data.batch_schedule import part  # noqa: E402
 
 sizes = st.integers(1, 9)
 
@@ -27,13 +27,15 @@ def test_exactly_once(
     n: int, batch: int, size: int, shuffle: bool, tensors: bool, epoch: int
 ) -> None:
     dataset = TensorDataset(torch.arange(float(n))) if tensors else Plain(n)
-    made = feeds(DataLoader(dataset, batch_size=batch, shuffle=shuffle), size)
+    made = distributed_loaders(DataLoader(dataset, batch_size=batch, shuffle=shuffle), size)
     run = steps(made, epoch)
     assert sorted(v for step in run for v in counted(step)) == list(range(n))
     assert len(run) == made[0].batches == -(-n // (batch * size))
     assert made[0].samples == n
     assert made[0].totals(epoch) == [len(counted(step)) for step in run]
-    report = compare([feed._ledger.report(feed.place.rank, n) for feed in made])
+    report = compare(
+        [distributed._audit_log.report(distributed.layout.rank, n) for distributed in made]
+    )
     assert report.ok, report.message
 
 
@@ -44,19 +46,19 @@ def test_weights(n: int, batch: int, size: int, divide: bool) -> None:
     loader = DataLoader(TensorDataset(torch.arange(float(n))), batch_size=batch, shuffle=True)
     if divide and batch < size:
         with pytest.raises(UsageError, match="at least"):
-            feeds(loader, size, batch_size_is="global")
+            distributed_loaders(loader, size, batch_size_is="global")
         return
-    made = feeds(loader, size, batch_size_is="global" if divide else "per_rank")
+    made = distributed_loaders(loader, size, batch_size_is="global" if divide else "per_rank")
     for step in steps(made):
         values = counted(step)
-        mean = sum((1 if s is None else s.weight) * sum(v) / len(v) for v, s in step) / size
+        mean = sum((1 if s is None else s.factor) * sum(v) / len(v) for v, s in step) / size
         assert mean == pytest.approx(sum(values) / len(values))
-        for own, share in step:
-            if share is None:
+        for own, weight in step:
+            if weight is None:
                 assert len(own) * size == made[0].global_batch
             else:
-                assert share.total == len(values)
-                assert share.count in (0, len(own))
+                assert weight.total == len(values)
+                assert weight.count in (0, len(own))
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,7 +72,7 @@ def test_global_batches_do_not_depend_on_the_ranks(
         loader = DataLoader(
             TensorDataset(torch.arange(float(n))), batch_size=batch, shuffle=True, drop_last=drop
         )
-        return [counted(step) for step in steps(feeds(loader, size, seed=5), 2)]
+        return [counted(step) for step in steps(distributed_loaders(loader, size, seed=5), 2)]
 
     if drop and n < 12:
         return
@@ -84,27 +86,27 @@ def test_uneven_division() -> None:
         2,
         2,
     ]
-    made = feeds(DataLoader(Plain(20), batch_size=10), 4, batch_size_is="global")
-    assert [feed.batch_size for feed in made] == [3, 3, 2, 2]
+    made = distributed_loaders(DataLoader(Plain(20), batch_size=10), 4, batch_size_is="global")
+    assert [distributed.batch_size for distributed in made] == [3, 3, 2, 2]
     for step in steps(made):
-        assert [share.weight for _, share in step] == pytest.approx([1.2, 1.2, 0.8, 0.8])
+        assert [weight.factor for _, weight in step] == pytest.approx([1.2, 1.2, 0.8, 0.8])
 
 
 def test_drop_last_drops_the_short_global_batch() -> None:
     loader = DataLoader(Plain(22), batch_size=3, drop_last=True)
-    run = steps(feeds(loader, 2))
+    run = steps(distributed_loaders(loader, 2))
     assert sorted(v for step in run for v in counted(step)) == list(range(18))
-    assert all(share is None for step in run for _, share in step)
-    kept = feeds(loader, 2, training=False)
+    assert all(weight is None for step in run for _, weight in step)
+    kept = distributed_loaders(loader, 2, training=False)
     assert sorted(v for step in steps(kept) for v in counted(step)) == list(range(22))
     assert any("drop_last" in note for note in kept[0].notes)
     with pytest.raises(UsageError, match="leaves no batch"):
-        feeds(DataLoader(Plain(5), batch_size=3, drop_last=True), 2)
+        distributed_loaders(DataLoader(Plain(5), batch_size=3, drop_last=True), 2)
 
 
 def test_a_rank_without_samples_repeats_one_with_weight_0() -> None:
-    run = steps(feeds(DataLoader(Plain(9), batch_size=2), 4))
-    assert [(v, s.count, s.weight, s.total) for v, s in run[-1]] == [
+    run = steps(distributed_loaders(DataLoader(Plain(9), batch_size=2), 4))
+    assert [(v, s.count, s.factor, s.total) for v, s in run[-1]] == [
         ([8.0], 1, 4.0, 1),
         ([8.0], 0, 0.0, 1),
         ([8.0], 0, 0.0, 1),
@@ -114,7 +116,11 @@ def test_a_rank_without_samples_repeats_one_with_weight_0() -> None:
 
 def test_the_order_changes_with_epoch_and_seed_only() -> None:
     loader = DataLoader(Plain(50), batch_size=5, shuffle=True)
-    one, again, other = feeds(loader, 1)[0], feeds(loader, 1)[0], feeds(loader, 1, seed=1)[0]
+    one, again, other = (
+        distributed_loaders(loader, 1)[0],
+        distributed_loaders(loader, 1)[0],
+        distributed_loaders(loader, 1, seed=1)[0],
+    )
     torch.manual_seed(3)
     first = steps([one], 0)
     torch.manual_seed(4)
@@ -124,11 +130,11 @@ def test_the_order_changes_with_epoch_and_seed_only() -> None:
 
 
 def test_the_feed_leaves_the_users_random_numbers_alone() -> None:
-    feed = feeds(DataLoader(Plain(10), batch_size=5, shuffle=True), 2)[0]
+    distributed = distributed_loaders(DataLoader(Plain(10), batch_size=5, shuffle=True), 2)[0]
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    list(feed.epoch(0))
+    list(distributed.epoch(0))
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -144,9 +150,9 @@ def test_resuming_skips_by_index(tensors: bool, skip: int) -> None:
 
     dataset = TensorDataset(torch.arange(23.0)) if tensors else Watched(23)
     loader = DataLoader(dataset, batch_size=3, shuffle=True)
-    whole = steps(feeds(loader, 2))
+    whole = steps(distributed_loaders(loader, 2))
     read.clear()
-    rest = steps(feeds(loader, 2), skip=skip)
+    rest = steps(distributed_loaders(loader, 2), skip=skip)
     assert rest == whole[skip:]
     if not tensors:
         assert len(read) == sum(len(values) for step in rest for values, _ in step)

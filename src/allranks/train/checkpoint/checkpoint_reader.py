@@ -13,7 +13,7 @@ from torch import Tensor
 
 from allranks.errors import UsageError
 from allranks.train.checkpoint.manifest import BrokenCheckpoint, Manifest
-from allranks.train.checkpoint.shards import DTYPES, ShardFile
+from allranks.train.checkpoint.safetensors_file import DTYPES, SafetensorsFile
 
 _ZIP = b"PK\x03\x04"
 """How torch.save begins. Older kinds of files are never given to torch: before 2.6 it ran code in them."""
@@ -21,7 +21,7 @@ _OPEN_FILES = 256
 """Each mapped file takes a descriptor, and a large training has more files than a process may open."""
 
 
-class Reader:
+class CheckpointReader:
     """One step folder. Nothing is read before it is asked for, and no code in it is ever run."""
 
     path: Path
@@ -32,7 +32,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self.manifest = Manifest.read(self.path)
-        self._files: dict[str, ShardFile] = {}
+        self._files: dict[str, SafetensorsFile] = {}
 
     def keys(self) -> list[str]:
         """All tensors, blobs among them."""
@@ -83,7 +83,7 @@ class Reader:
     def blob(self, key: str) -> Any:
         """What a blob holds: tensors and plain containers. Anything else in it is refused, unrun."""
         try:
-            return unpacked(self.tensor(key))
+            return unpack_blob(self.tensor(key))
         except ValueError as error:
             raise BrokenCheckpoint(f"'{key}' of {self.path} {error}") from None
 
@@ -93,7 +93,7 @@ class Reader:
         if file not in self._files:
             while len(self._files) >= _OPEN_FILES:
                 del self._files[next(iter(self._files))]
-            self._files[file] = ShardFile(self.path / file)
+            self._files[file] = SafetensorsFile(self.path / file)
         name = chunk.get("name") or self._holder(key)
         return self._files[file].tensor(name, entry["dtype"], chunk["shape"])
 
@@ -101,14 +101,14 @@ class Reader:
         return str(self.manifest.tensors[key].get("same_as", key))
 
 
-def packed(value: Any) -> Tensor:
+def pack_blob(value: Any) -> Tensor:
     """Tensors and plain containers as a row of bytes."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
-def unpacked(row: Tensor) -> Any:
+def unpack_blob(row: Tensor) -> Any:
     """The value of such a row; ValueError for one that would have to run code."""
     try:
         data = row.numpy().tobytes()
@@ -124,7 +124,7 @@ def refuse_unreadable(rows: Mapping[str, Tensor]) -> None:
     """What cannot be read back without running code must not be written: nobody could resume."""
     for key, row in rows.items():
         try:
-            unpacked(row)
+            unpack_blob(row)
         except ValueError as error:
             raise UsageError(f"What was to be saved as '{key}' {error}") from None
 

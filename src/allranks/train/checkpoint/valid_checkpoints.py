@@ -2,29 +2,90 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint.manifest import NAME, BrokenCheckpoint, NewerCheckpoint
-from allranks.train.checkpoint.patience import CannotRead, Unreadable
-from allranks.train.checkpoint.saved import Saved, saved_at
-from allranks.train.checkpoint.store import Store
-from allranks.train.checkpoint.verify import problems
+from allranks.train.checkpoint.durable_io import (
+    ReadProblem,
+    UnreadableCheckpoint,
+    is_missing,
+    read_with_retries,
+)
+from allranks.train.checkpoint.manifest import (
+    NAME,
+    BrokenCheckpoint,
+    NewerCheckpoint,
+    SavedCheckpoint,
+    read_saved,
+)
+from allranks.train.checkpoint.store import CheckpointStore
+
+_BLOCK = 16 << 20
+
+
+def find_problems(
+    path: Path, names: Sequence[str] | None = None, *, sizes_only: bool = False
+) -> list[str]:
+    """What is wrong with a step folder, in sentences; empty when nothing is.
+
+    A sentence is a `ReadProblem` when the file system is at fault, and the checkpoint may be sound.
+
+    ``names`` are the files to look at, all by default: ranks share them out to read a large checkpoint.
+    """
+    saved = read_saved(path)
+    if saved.manifest is None:
+        return [ReadProblem(saved.problem) if saved.unreadable else saved.problem]
+    files = saved.manifest.files
+    found = []
+    for name in files if names is None else [name for name in names if name in files]:
+        if problem := _problem(path / name, files[name], sizes_only):
+            found.append(problem)
+        if isinstance(problem, ReadProblem):
+            break  # the others would take as long to fail
+    return found
+
+
+def _problem(path: Path, wanted: Any, sizes_only: bool) -> str:
+    try:
+        size = read_with_retries(path.stat).st_size
+        if size != wanted["bytes"]:
+            return f"{path.name} has {size} bytes, not {wanted['bytes']}."
+        if sizes_only or read_with_retries(lambda: checksum(path)) == wanted["crc32"]:
+            return ""
+    except OSError as error:
+        if is_missing(error):
+            return f"{path.name} is missing."
+        return ReadProblem(f"{path.name} cannot be read: {error.strerror or error}.")
+    return f"{path.name} was changed after it was written: its checksum differs."
+
+
+def checksum(path: Path) -> str:
+    """CRC-32 of a file. It finds accidents, at the speed of the disk; it is no signature."""
+    total = 0
+    with open(path, "rb", buffering=0) as file:
+        block = bytearray(_BLOCK)
+        view = memoryview(block)
+        while count := file.readinto(block):
+            total = zlib.crc32(view[:count], total)
+    return f"{total:08x}"
+
 
 Check = Callable[[Path], Sequence[str]]
 """Gives what is wrong with a step folder: `verify.problems`, or the same shared out over ranks."""
 Say = Callable[[str], None]
 
 
-def newest_valid(store: Store, check: Check, say: Say) -> Saved | None:
+def find_newest_valid(store: CheckpointStore, check: Check, say: Say) -> SavedCheckpoint | None:
     """The newest sound checkpoint of a training that owns its folder; None when there is none.
 
     Broken ones are moved to ``quarantine/`` with a note, so that they are met once. Where all are broken
     nothing is moved and it is an error: what days of training left must not be given up in silence.
     """
-    broken: list[tuple[Saved, str]] = []
-    for saved in store.all():
+    broken: list[tuple[SavedCheckpoint, str]] = []
+    for saved in store.list_saved():
         if not (found := _problems(saved, check)):
             for each, reason in broken:
                 said = f"Checkpoint {each.path.name} is broken: {reason}"
@@ -36,16 +97,16 @@ def newest_valid(store: Store, check: Check, say: Say) -> Saved | None:
     return None
 
 
-def _problems(saved: Saved, check: Check) -> Sequence[str]:
+def _problems(saved: SavedCheckpoint, check: Check) -> Sequence[str]:
     """What is wrong with it; an error when that cannot be told, or is no matter of this version."""
     if saved.newer:
         raise NewerCheckpoint(saved.problem)
     if saved.manifest is None and not saved.unreadable:
         return [saved.problem]
-    found = [CannotRead(saved.problem)] if saved.unreadable else check(saved.path)
+    found = [ReadProblem(saved.problem)] if saved.unreadable else check(saved.path)
     for text in found:
-        if isinstance(text, CannotRead):
-            raise Unreadable(
+        if isinstance(text, ReadProblem):
+            raise UnreadableCheckpoint(
                 f"The checkpoint {saved.path} cannot be read now, and nothing was changed: {text}\n"
                 "Start again when the file system answers. To go on from the checkpoint before it: "
                 f"mv {saved.path} {saved.path.parent.parent}"
@@ -53,7 +114,9 @@ def _problems(saved: Saved, check: Check) -> Sequence[str]:
     return found
 
 
-def _none_sound(store: Store, broken: Sequence[tuple[Saved, str]]) -> UsageError:
+def _none_sound(
+    store: CheckpointStore, broken: Sequence[tuple[SavedCheckpoint, str]]
+) -> UsageError:
     lines = "".join(f"\n  {saved.path.name}: {reason}" for saved, reason in broken[:6])
     what = f"none of the {len(broken)} is sound" if len(broken) > 1 else "the only one is broken"
     return UsageError(
@@ -62,7 +125,7 @@ def _none_sound(store: Store, broken: Sequence[tuple[Saved, str]]) -> UsageError
     )
 
 
-def _aside(store: Store, saved: Saved, reason: str) -> str:
+def _aside(store: CheckpointStore, saved: SavedCheckpoint, reason: str) -> str:
     try:
         kept = store.quarantine(saved.path, reason)
     except OSError as error:
@@ -70,7 +133,7 @@ def _aside(store: Store, saved: Saved, reason: str) -> str:
     return f"It was moved to {kept}; the one before it is used."
 
 
-def resolve(resume: str, check: Check = problems, say: Say = print) -> Path:
+def resolve(resume: str, check: Check = find_problems, say: Say = print) -> Path:
     """The step folder that ``resume="PATH"`` means: itself, a link, a checkpoints or a run folder.
 
     Of several the newest sound one. Nothing is moved: the folder may be another run's.
@@ -83,7 +146,7 @@ def resolve(resume: str, check: Check = problems, say: Say = print) -> Path:
     if (path / NAME).exists() or path.resolve().name.startswith("step-"):
         return _one(path.resolve(), check)
     for folder in (path / "checkpoints", path):
-        if found := Store(folder).all():
+        if found := CheckpointStore(folder).list_saved():
             return _first_sound(found, check, say)
     raise UsageError(
         f"resume='{resume}': there is no checkpoint.\n"
@@ -92,7 +155,7 @@ def resolve(resume: str, check: Check = problems, say: Say = print) -> Path:
 
 
 def _one(path: Path, check: Check) -> Path:
-    if found := _problems(saved_at(path), check):
+    if found := _problems(read_saved(path), check):
         raise BrokenCheckpoint(
             f"The checkpoint {path} is broken: {' '.join(found)}\n"
             f"Name another, or the folder above it for the newest sound one: {path.parent}"
@@ -100,7 +163,7 @@ def _one(path: Path, check: Check) -> Path:
     return path
 
 
-def _first_sound(candidates: Sequence[Saved], check: Check, say: Say) -> Path:
+def _first_sound(candidates: Sequence[SavedCheckpoint], check: Check, say: Say) -> Path:
     for saved in candidates:
         if not (found := _problems(saved, check)):
             return saved.path
@@ -112,7 +175,7 @@ def _first_sound(candidates: Sequence[Saved], check: Check, say: Say) -> Path:
 
 def _nearby(path: Path) -> str:
     """What there is instead, when the folder above is one of checkpoints."""
-    found = [saved.path.name for saved in Store(path.parent).all()]
+    found = [saved.path.name for saved in CheckpointStore(path.parent).list_saved()]
     return f"\nThere are: {', '.join(found[:6])}{' …' if len(found) > 6 else ''}" if found else ""
 
 

@@ -1,7 +1,7 @@
 """Model and optimizer states by the user's parameter names, so that every strategy reads every other's.
 
 An optimizer's state here is ``{"state": {name: {...}}, "param_groups": [{..., "params": [name]}]}``:
-PyTorch's own form with names for positions, and the optimizer's "kind". For a checkpoint `taken_apart`
+PyTorch's own form with names for positions, and the optimizer's "kind". For a checkpoint `split_tensors`
 parts such a tree into its tensors, each under a key, and the rest, in which a note stands for each tensor.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from allranks.train.checkpoint.plan import Stretch
+from allranks.train.checkpoint.write_plan import FlatShard
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 _HOW_NOT_WHAT = ("foreach", "fused", "capturable", "differentiable")
@@ -25,7 +25,7 @@ _HOW_NOT_WHAT = ("foreach", "fused", "capturable", "differentiable")
 _NOTE = "$tensor"
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """A checkpoint's tensors by their keys."""
 
     path: Path
@@ -36,7 +36,7 @@ class Source(Protocol):
     def tensor(self, key: str) -> Tensor: ...
 
 
-class InMemory:
+class TensorsInMemory:
     """A source of tensors that are there already."""
 
     path = Path()
@@ -57,18 +57,20 @@ class InMemory:
         return self._tensors[key]
 
 
-def taken_apart(tree: Any, prefix: str, tensors: dict[str, Any], *, counters: bool = False) -> Any:
+def split_tensors(
+    tree: Any, prefix: str, tensors: dict[str, Any], *, counters: bool = False
+) -> Any:
     """The tree with a note for each tensor, which goes to ``tensors`` under its path from ``prefix``.
 
     ``counters``: single numbers on the CPU, such as an optimizer's step counters, stay in the tree.
     """
-    apart = partial(taken_apart, tensors=tensors, counters=counters)
+    apart = partial(split_tensors, tensors=tensors, counters=counters)
     if isinstance(tree, Mapping):
         return {key: apart(each, f"{prefix}.{key}") for key, each in tree.items()}
     if isinstance(tree, (list, tuple)):
         kind = tuple if isinstance(tree, tuple) else list
         return kind(apart(each, f"{prefix}.{i}") for i, each in enumerate(tree))
-    if not isinstance(tree, (Tensor, Stretch)):
+    if not isinstance(tree, (Tensor, FlatShard)):
         return plain_number(tree)
     if counters and isinstance(tree, Tensor) and not tree.dim() and tree.device.type == "cpu":
         return tree.detach().clone()
@@ -82,19 +84,19 @@ def plain_number(value: Any) -> Any:
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
-def put_together(tree: Any, place: Callable[[str], Any]) -> Any:
+def join_tensors(tree: Any, place: Callable[[str], Any]) -> Any:
     """The tree with ``place(key)`` for each note."""
     if isinstance(tree, Mapping):
         if [*tree] == [_NOTE]:
             return place(tree[_NOTE])
-        return {key: put_together(each, place) for key, each in tree.items()}
+        return {key: join_tensors(each, place) for key, each in tree.items()}
     if isinstance(tree, (list, tuple)):
         kind = tuple if isinstance(tree, tuple) else list
-        return kind(put_together(each, place) for each in tree)
+        return kind(join_tensors(each, place) for each in tree)
     return tree
 
 
-def noted(tree: Mapping[str, Any]) -> dict[str, str]:
+def tensor_keys(tree: Mapping[str, Any]) -> dict[str, str]:
     """Name → key of the tensors at the top of a tree."""
     return {
         name: each[_NOTE]
@@ -115,18 +117,20 @@ def entries(model: nn.Module) -> dict[str, Any]:
     return {user_name(key): value for key, value in model.state_dict(keep_vars=True).items()}
 
 
-def live(model: nn.Module, entries: Mapping[str, Any]) -> dict[str, Tensor]:
+def own_tensors(model: nn.Module, entries: Mapping[str, Any]) -> dict[str, Tensor]:
     """The entries that are the model's own tensors; all else its ``state_dict()`` made for the caller."""
     own = {id(value) for value in (*model.parameters(), *model.buffers())}
     return {name: value for name, value in entries.items() if id(value) in own}
 
 
-def misfit(targets: Mapping[str, Any], saved: Mapping[str, str], source: Source) -> str:
+def model_mismatch(
+    targets: Mapping[str, Any], saved: Mapping[str, str], source: TensorSource
+) -> str:
     """What is wrong with the saved tensors (name → key) for these; empty when they fit."""
-    live = {name: value for name, value in targets.items() if isinstance(value, Tensor)}
-    problems = [f"'{name}' is missing" for name in live if name not in saved]
-    problems += [f"'{name}' is not of this model" for name in saved if name not in live]
-    for name, value in live.items():
+    own_tensors = {name: value for name, value in targets.items() if isinstance(value, Tensor)}
+    problems = [f"'{name}' is missing" for name in own_tensors if name not in saved]
+    problems += [f"'{name}' is not of this model" for name in saved if name not in own_tensors]
+    for name, value in own_tensors.items():
         if name in saved and source.shape(saved[name]) != tuple(_shape(value)):
             shape = [*source.shape(saved[name])]
             problems.append(f"'{name}' is {shape}, here {[*_shape(value)]}")
@@ -222,7 +226,7 @@ def apply_group_options(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]]
         mine.update({key: value for key, value in theirs.items() if key not in left})
 
 
-def optimizer_misfit(
+def optimizer_mismatch(
     optimizer: Optimizer, state: Mapping[str, Any], names: Sequence[Sequence[str]]
 ) -> str:
     """What is wrong with a saved state for this optimizer and its parameters; empty when it fits."""

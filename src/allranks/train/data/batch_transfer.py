@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -28,13 +29,13 @@ def to_device(
     return _rebuilt(batch, lambda value: to_device(value, device, dtype, non_blocking), device)
 
 
-def pinned(batch: Any) -> Any:
+def pin_batch(batch: Any) -> Any:
     """``batch`` with its CPU tensors in page-locked memory, from which copies need not wait."""
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory() if batch.device.type == "cpu" else batch
     if _moves_itself(batch):
         return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
-    return _rebuilt(batch, pinned, None)
+    return _rebuilt(batch, pin_batch, None)
 
 
 def _rebuilt(batch: Any, change: Any, device: Any) -> Any:
@@ -114,3 +115,55 @@ def count_samples(batch: Any) -> int:
         if leaf.ndim:
             return int(leaf.shape[0])
     return len(batch) if isinstance(batch, list) else 1
+
+
+def prefetch_to_device(
+    pairs: Iterator[Any], device: torch.device, dtype: torch.dtype | None, depth: int
+) -> Iterator[Any]:
+    """``(batch, share)`` pairs with the batch on ``device``, ``depth`` of them ahead on a GPU."""
+    if device.type == "cuda":
+        return _ahead(pairs, device, dtype, max(depth, 1))
+    if device.type == "cpu" and dtype is None:
+        return pairs
+    return _move_each(pairs, device, dtype)
+
+
+def _move_each(
+    pairs: Iterator[Any], device: torch.device, dtype: torch.dtype | None
+) -> Iterator[Any]:
+    for batch, weight in pairs:
+        yield to_device(batch, device, dtype), weight
+
+
+def _ahead(
+    pairs: Iterator[Any], device: torch.device, dtype: torch.dtype | None, depth: int
+) -> Iterator[Any]:
+    """Copies on a stream of their own, so that they run under the kernels of the step before."""
+    side = torch.cuda.Stream(device)
+    waiting: deque[Any] = deque()
+
+    def fetch() -> None:
+        pair = next(pairs, None)
+        if pair is None:
+            return
+        batch, weight = pair
+        with torch.cuda.stream(side):
+            moved = to_device(pin_batch(batch), device, dtype, non_blocking=True)
+        waiting.append((moved, weight, side.record_event()))
+
+    for _ in range(depth):
+        fetch()
+    while waiting:
+        batch, weight, copied = waiting.popleft()
+        current = torch.cuda.current_stream(device)
+        current.wait_event(copied)
+        _used_by(batch, current)
+        fetch()
+        yield batch, weight
+
+
+def _used_by(batch: Any, stream: Any) -> None:
+    """Keep the allocator from giving the memory away while the step still reads it."""
+    for leaf in leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
+            leaf.record_stream(stream)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from allranks.runtime.world import World
-from allranks.train.checkpoint.plan import is_shard
-from allranks.train.strategies import states
-from allranks.train.strategies.states import Source
+from allranks.train.checkpoint.write_plan import is_shard
+from allranks.train.strategies import named_states as states
+from allranks.train.strategies.named_states import TensorSource
 
 
-class InCheckpoints:
+class StateAccess:
     """The side of a strategy that checkpoints see. Methods marked collective are called by all ranks."""
 
     model: Any = None
@@ -41,12 +41,12 @@ class InCheckpoints:
     def model_tensors(self) -> dict[str, Any]:
         """The model's live state by the user's names, as this rank holds it.
 
-        A tensor is the same on all ranks, a DTensor or a Stretch is this rank's part of one; what
+        A tensor is the same on all ranks, a DTensor or a FlatShard is this rank's part of one; what
         modules keep beside tensors is there, too.
         """
-        return {name: self.of_rank_0(value) for name, value in self._entries().items()}
+        return {name: self.rank_0_value(value) for name, value in self._entries().items()}
 
-    def of_rank_0(self, value: Any) -> Any:
+    def rank_0_value(self, value: Any) -> Any:
         """Buffers may differ over ranks, such as the statistics of batch norms: rank 0's count."""
         return value
 
@@ -54,37 +54,39 @@ class InCheckpoints:
         """The optimizer's live state likewise, in the form that `states` describes."""
         return states.name_optimizer_state(optimizer, self._names(optimizer))
 
-    def beside(self, parameter: Any, local: Tensor) -> Any:
+    def like_parameter(self, parameter: Any, local: Tensor) -> Any:
         """A tensor that goes with this rank's part of a parameter, in the parameter's own form."""
         return local
 
-    def misfit(self, model: Mapping[str, Any], source: Source) -> str:
+    def model_mismatch(self, model: Mapping[str, Any], source: TensorSource) -> str:
         """Why a saved model cannot be loaded; empty when it can."""
         entries = self._entries()
-        own = states.live(self.model, entries)
-        keys = states.noted(model)
+        own = states.own_tensors(self.model, entries)
+        keys = states.tensor_keys(model)
         # What a module makes for its state it also takes back: the shape is its own affair.
         compared = {name: keys[name] for name in keys if name in own or name not in entries}
-        return states.misfit(own, compared, source)
+        return states.model_mismatch(own, compared, source)
 
-    def optimizer_misfit(self, optimizer: Optimizer, saved: Mapping[str, Any]) -> str:
+    def optimizer_mismatch(self, optimizer: Optimizer, saved: Mapping[str, Any]) -> str:
         """Why a saved optimizer cannot be loaded; empty when it can."""
-        return states.optimizer_misfit(optimizer, saved, self._names(optimizer))
+        return states.optimizer_mismatch(optimizer, saved, self._names(optimizer))
 
-    def load_model(self, saved: Mapping[str, Any], source: Source) -> None:
+    def load_model(self, saved: Mapping[str, Any], source: TensorSource) -> None:
         """Take a saved model: its tree, and the tensors that its notes name. Collective."""
-        entries, keys = self._entries(), states.noted(saved)
-        own = states.live(self.model, entries)
-        self.fill({keys[name]: value for name, value in own.items() if name in keys}, source)
+        entries, keys = self._entries(), states.tensor_keys(saved)
+        own = states.own_tensors(self.model, entries)
+        self.load_tensors(
+            {keys[name]: value for name, value in own.items() if name in keys}, source
+        )
         rest = {name: value for name, value in saved.items() if name not in own}
         states.load_rest(self.model, self._made_anew(rest, entries, source))
 
     def _made_anew(
-        self, tree: Mapping[str, Any], entries: Mapping[str, Any], source: Source
+        self, tree: Mapping[str, Any], entries: Mapping[str, Any], source: TensorSource
     ) -> dict[str, Any]:
         """A saved tree with its tensors, each where the tensor of that place is now. Collective."""
         here: dict[str, Any] = {}
-        states.taken_apart(entries, "model", here)
+        states.split_tensors(entries, "model", here)
         made: dict[str, Any] = {}
 
         def place(key: str) -> None:
@@ -92,12 +94,12 @@ class InCheckpoints:
             spread = like if is_shard(like) else None
             made[key] = self._room(source.shape(key), source.dtype(key), spread)
 
-        states.put_together(tree, place)
-        self.fill(made, source)
-        return dict(states.put_together(tree, lambda key: _beside(made[key], here.get(key))))
+        states.join_tensors(tree, place)
+        self.load_tensors(made, source)
+        return dict(states.join_tensors(tree, lambda key: _beside(made[key], here.get(key))))
 
     def load_optimizer(
-        self, optimizer: Optimizer, saved: Mapping[str, Any], source: Source
+        self, optimizer: Optimizer, saved: Mapping[str, Any], source: TensorSource
     ) -> None:
         """Take a saved optimizer, whichever strategy it was saved under. Collective."""
         names = self._names(optimizer)
@@ -109,15 +111,15 @@ class InCheckpoints:
             return made[key]
 
         state = {
-            owner: states.put_together(each, partial(place, owner))
+            owner: states.join_tensors(each, partial(place, owner))
             for owner, each in saved["state"].items()
         }
         rest = {key: each for key, each in saved.items() if key != "state"}
-        whole = {**states.put_together(rest, partial(place, None)), "state": state}
-        self.fill(made, source)
+        whole = {**states.join_tensors(rest, partial(place, None)), "state": state}
+        self.load_tensors(made, source)
         states.apply_optimizer_state(optimizer, whole, names)
 
-    def fill(self, targets: Mapping[str, Any], source: Source) -> None:
+    def load_tensors(self, targets: Mapping[str, Any], source: TensorSource) -> None:
         """Give tensors the values that a checkpoint has under their keys. Collective."""
         pairs = [(target, key) for key, target in _once(targets).items()]
         with torch.no_grad():
@@ -137,7 +139,7 @@ class InCheckpoints:
         """The whole of a tensor that may be spread. Collective."""
         return value
 
-    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: Source) -> None:
+    def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: TensorSource) -> None:
         """Copy what a checkpoint has under each key. Collective."""
         for target, key in pairs:
             target.copy_(source.tensor(key))

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
+from allranks.train.data.batch_schedule import BatchSchedule, RankBatch
 from allranks.train.data.digest import mixed_seed
 from allranks.train.data.random_state import seed_all
-from allranks.train.data.schedule import Round, Schedule
 
 
-def rebuilt(
+def copy_loader(
     loader: DataLoader, generator: torch.Generator, device: torch.device, **changed: Any
 ) -> Any:
     """A copy of ``loader`` with the attributes ``changed``.
@@ -36,7 +36,7 @@ def seed_workers(generator: torch.Generator, seed: int, rank: int, epoch: int) -
     generator.manual_seed(mixed_seed(seed, epoch, rank))
 
 
-def end_workers(loader: Any) -> None:
+def shut_down_workers(loader: Any) -> None:
     """End persistent workers now rather than when the collector comes by."""
     running = getattr(loader, "_iterator", None)
     if running is not None:
@@ -44,21 +44,21 @@ def end_workers(loader: Any) -> None:
         running._shutdown_workers()
 
 
-class RankBatches:
+class RankBatchSampler:
     """The batch sampler of the copy: hands out indices and remembers the rounds under way.
 
     For worker processes each batch carries a seed: whatever a worker did before, the random numbers of
     batch b are the same, so that a resumed epoch draws what an undisturbed one does.
     """
 
-    def __init__(self, schedule: Schedule, seed: int, in_workers: bool) -> None:
+    def __init__(self, schedule: BatchSchedule, seed: int, in_workers: bool) -> None:
         self._schedule = schedule
         self._seed, self._in_workers = seed, in_workers
         self._epoch = self._number = 0
-        self._rounds: Iterator[Round] = iter(())
-        self.under_way: deque[Round] = deque()
+        self._rounds: Iterator[RankBatch] = iter(())
+        self.under_way: deque[RankBatch] = deque()
 
-    def start(self, epoch: int, skip: int) -> deque[Round]:
+    def start(self, epoch: int, skip: int) -> deque[RankBatch]:
         """Which epoch the next iteration is for. Rounds come in the order of the batches."""
         self._epoch, self._number = epoch, skip
         self._rounds = self._schedule.rounds(epoch, skip)

@@ -1,6 +1,6 @@
 """Whole parameters and optimizer states out of DeepSpeed's pieces, and back into them.
 
-`Pieces` knows where one engine keeps them: ZeRO 0 keeps them whole, ZeRO 1 and 2 keep this rank's stretch of
+`Partitions` knows where one engine keeps them: ZeRO 0 keeps them whole, ZeRO 1 and 2 keep this rank's stretch of
 all parameters laid end to end, ZeRO 3 a part of each parameter. Methods marked collective are called by all
 ranks in the same order.
 """
@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint.plan import Stretch
-from allranks.train.strategies.gradients import broadcast_tensors
+from allranks.train.checkpoint.write_plan import FlatShard
+from allranks.train.strategies.tensor_collectives import broadcast_tensors
 
 
-class Pieces:
+class Partitions:
     """The parameters and states of one engine; ``groups`` are the parameters by optimizer group."""
 
     def __init__(self, engine: Any, groups: Sequence[Sequence[Any]], device: torch.device) -> None:
@@ -57,7 +57,7 @@ class Pieces:
             return parameter.detach().clone()
 
     def held(self, parameter: Any) -> Any:
-        """What of a parameter this rank holds: all of it, or its Stretch; fp32 where there is such a copy."""
+        """What of a parameter this rank holds: all of it, or its FlatShard; fp32 where there is such a copy."""
         if self._in_files:
             return self.get(
                 parameter
@@ -73,10 +73,12 @@ class Pieces:
                 self._rank_in(parameter) * parameter.ds_tensor.ds_numel,
             )
             count = max(0, min(part.numel(), parameter.ds_numel - start))
-            return Stretch(part.flatten()[:count], tuple(parameter.ds_shape), start if count else 0)
+            return FlatShard(
+                part.flatten()[:count], tuple(parameter.ds_shape), start if count else 0
+            )
         return parameter.detach()
 
-    def _stretch(self, parameter: Any, flat: Tensor) -> Stretch:
+    def _stretch(self, parameter: Any, flat: Tensor) -> FlatShard:
         """This rank's row of a parameter, or of a state beside it, out of the flat tensor."""
         shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
         if self.stage == 3:
@@ -91,7 +93,7 @@ class Pieces:
                 parameter._hp_mapping.hp_fragment_address,
             )
             own, start, count = mine.start, inside.start, inside.numel
-        return Stretch(flat.narrow(0, own, count), shape, start if count else 0)
+        return FlatShard(flat.narrow(0, own, count), shape, start if count else 0)
 
     def _rank_in(self, parameter: Any) -> int:
         return int(self._outer._get_param_partition_rank(parameter))

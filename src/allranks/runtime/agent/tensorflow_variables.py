@@ -8,10 +8,13 @@ from pathlib import Path
 
 from allranks.runtime.agent.placement import Place, in_step
 from allranks.runtime.world.detection import launch_id
-from allranks.runtime.world.framework_variables import tf_config
 from allranks.runtime.world.model import World
 from allranks.runtime.world.sources import mpi_launchers as mpi
-from allranks.runtime.world.worker_discovery import node_roll_call, roll_call
+from allranks.runtime.world.worker_discovery import (
+    discover_workers,
+    discover_workers_of_nodes,
+    tf_config,
+)
 
 _SECONDS = 300.0
 _known: dict[int, list[str]] = {}
@@ -22,9 +25,11 @@ def tensorflow_variables(place: Place, env: Mapping[str, str]) -> dict[str, str]
     """TF_CONFIG, and what SlurmClusterResolver needs to count on a node without GPUs."""
     world = World(**place._asdict())
     if _agent_per_rank(world, env):
-        workers = roll_call(world, launch_id(env), _SECONDS)
+        workers = discover_workers(world, launch_id(env), _SECONDS)
     else:
-        workers = _known.get(world.node_rank) or node_roll_call(world, launch_id(env), _SECONDS)
+        workers = _known.get(world.node_rank) or discover_workers_of_nodes(
+            world, launch_id(env), _SECONDS
+        )
         _known[world.node_rank] = workers  # for this node's other ranks
     return {"TF_CONFIG": tf_config(workers, world.rank), **_counted_devices(world, env)}
 

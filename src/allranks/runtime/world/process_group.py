@@ -19,12 +19,17 @@ from typing import Any
 
 from allranks.errors import MissingDependencyError, WorldError
 from allranks.runtime.world.detection import detect, launch_id
-from allranks.runtime.world.endpoints import format_endpoint, route_address
+from allranks.runtime.world.endpoints import (
+    candidate_ports,
+    derived_port,
+    format_endpoint,
+    route_address,
+)
 from allranks.runtime.world.model import World
-from allranks.runtime.world.port_rendezvous import meet
+from allranks.runtime.world.rendezvous import Rendezvous, make_token, shorten
 
-_MEETING_SECONDS = 300.0
-_FAREWELL_SECONDS = 1.0
+_RENDEZVOUS_SECONDS = 300.0
+_CLOSE_SECONDS = 1.0
 _started: World | None = None
 _owner: int | None = None
 
@@ -60,8 +65,8 @@ def init(
 ) -> World:
     """Start torch.distributed for this process and return its world. A second call changes nothing.
 
-    ``backend`` None is nccl with a GPU and gloo without. ``timeout`` (seconds) bounds the meeting
-    and every collective. ``device`` "cpu" keeps off the GPU, "cuda:1" overrules the choice of GPU.
+    ``backend`` None is nccl with a GPU and gloo without. ``timeout`` (seconds) bounds the
+    rendezvous and every collective. ``device`` "cpu" uses no GPU, "cuda:1" overrides the choice of GPU.
     There is no barrier.
     """
     global _started, _owner
@@ -121,11 +126,11 @@ def _at_exit() -> None:
     # group joins them, which waits for peers when an operation is still under way.
     ending = threading.Thread(target=c10d.destroy_process_group, daemon=True)
     ending.start()
-    ending.join(_FAREWELL_SECONDS)
+    ending.join(_CLOSE_SECONDS)
 
 
 def _start(here: World, backend: str, span: timedelta | None, dist: Any) -> World:
-    """One of four meetings: MPI's own, none (one process), the port found, the port given."""
+    """Start the group: by MPI, for one process, at a port that is found, or at the port given."""
     options: dict[str, Any] = {} if span is None else {"timeout": span}
     if backend == "mpi":
         return _start_mpi(here, options, dist)
@@ -137,22 +142,50 @@ def _start(here: World, backend: str, span: timedelta | None, dist: Any) -> Worl
     here.endpoint()
     choose_interface(here)
     if not here.port_is_given:
-        seconds = span.total_seconds() if span else _MEETING_SECONDS
-        shared, port = meet(here, launch_id(os.environ), seconds)
+        seconds = span.total_seconds() if span else _RENDEZVOUS_SECONDS
+        store, port = _find_store(here, launch_id(os.environ), seconds, dist)
         here = replace(here, master_port=port, port_is_given=True)
         os.environ.update(here.environment())
-        dist.init_process_group(backend, store=dist.PrefixStore("allranks", shared), **options)
+        dist.init_process_group(backend, store=dist.PrefixStore("allranks", store), **options)
         return here
     os.environ.update(here.environment())
     try:
         dist.init_process_group(backend, init_method="env://", **options)
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         raise WorldError(
-            f"Rank {here.rank} of {here.size} on {here.host} could not meet the others at "
+            f"Rank {here.rank} of {here.size} on {here.host} could not reach the others at "
             f"{format_endpoint(*here.endpoint())} (MASTER_ADDR, MASTER_PORT): {error}\n"
             "Without MASTER_PORT, allranks finds a free port itself."
         ) from error
     return here
+
+
+def _find_store(here: World, launch: str, seconds: float, dist: Any) -> tuple[Any, int]:
+    """Return the store that all ranks share and its port, which rank 0 finds and the others learn."""
+    address, port = here.endpoint()
+    token, span = make_token(launch, here.size), timedelta(seconds=seconds)
+    rendezvous = Rendezvous(here.rank, here.size, here.host, address, port, token, seconds)
+    if here.is_main:
+        store = _open_store(address, candidate_ports(derived_port(f"store/{token}")), span, dist)
+        rendezvous.exchange(str(store.port))
+        return store, int(store.port)
+    found = int(rendezvous.exchange("-")[0])
+    return dist.TCPStore(address, found, timeout=span, wait_for_workers=False), found
+
+
+def _open_store(address: str, ports: list[int], span: timedelta, dist: Any) -> Any:
+    problem: Exception | None = None
+    for port in ports:
+        try:
+            return dist.TCPStore(
+                address, port, is_master=True, timeout=span, wait_for_workers=False
+            )
+        except (OSError, RuntimeError) as error:
+            problem = error
+    raise WorldError(
+        f"Rank 0 found no free port at {address}; tried {shorten(ports)} (last: {problem}). "
+        "Set MASTER_PORT to a port that is free there."
+    )
 
 
 def _start_mpi(here: World, options: dict[str, Any], dist: Any) -> World:

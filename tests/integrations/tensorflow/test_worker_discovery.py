@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,9 +12,14 @@ from allranks.integrations.tensorflow.cluster import configure
 from allranks.runtime.agent import tensorflow_variables as agent
 from allranks.runtime.agent.placement import Place
 from allranks.runtime.world.detection import detect
-from allranks.runtime.world.endpoints import candidate_ports, derived_port
+from allranks.runtime.world.endpoints import derived_port
 from allranks.runtime.world.model import World
-from allranks.runtime.world.worker_discovery import is_free, own_host, reserved, roll_call
+from allranks.runtime.world.worker_discovery import (
+    discover_workers,
+    is_free,
+    reserve_port,
+    worker_host,
+)
 
 
 def _world(rank: int, size: int = 3, port: int = 24000, nodes: int = 1) -> World:
@@ -25,7 +29,9 @@ def _world(rank: int, size: int = 3, port: int = 24000, nodes: int = 1) -> World
 
 def _all(launch: str, size: int, port: int = 24000) -> list[list[str]]:
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(lambda r: roll_call(_world(r, size, port), launch, 20), range(size)))
+        return list(
+            pool.map(lambda r: discover_workers(_world(r, size, port), launch, 20), range(size))
+        )
 
 
 def test_all_get_the_same_list_of_different_free_ports() -> None:
@@ -46,39 +52,23 @@ def test_two_launches_at_once_do_not_mix() -> None:
     assert not set(first[0]) & set(second[0])
 
 
-def test_a_stranger_on_the_meeting_port_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allranks.runtime.world.worker_discovery._ANSWER_SECONDS", 0.3)
-    seen: list[list[int]] = []
-
-    def noted(start: int, count: int = 8) -> list[int]:
-        ports = candidate_ports(start, count)
-        seen.append(ports)
-        return ports
-
-    monkeypatch.setattr("allranks.runtime.world.worker_discovery.candidate_ports", noted)
-    _all("strangers", 2)
-    with socket.create_server(("", seen[0][0])):  # listens, and says nothing
-        lists = _all("strangers", 2)
-    assert lists[0] == lists[1]
-
-
-def test_who_did_not_come_is_named() -> None:
-    with pytest.raises(WorldError, match="of 3 workers, 2 did not come: 1, 2"):
-        roll_call(_world(0), "lonely", 0.2)
-    with pytest.raises(WorldError, match=r"did not find worker 0 on 127.0.0.1"):
-        roll_call(_world(1), "lonely", 0.2)
+def test_missing_workers_are_named() -> None:
+    with pytest.raises(WorldError, match=r"2 of 3 workers did not connect to .*: 1, 2"):
+        discover_workers(_world(0), "lonely", 0.2)
+    with pytest.raises(WorldError, match=r"did not find worker 0 at 127.0.0.1"):
+        discover_workers(_world(1), "lonely", 0.2)
 
 
 def test_a_reserved_port_is_nobody_elses() -> None:
     start = derived_port("reserve")
-    with reserved(start, _world(0)) as first, reserved(start, _world(1)) as second:
+    with reserve_port(start, _world(0)) as first, reserve_port(start, _world(1)) as second:
         assert first != second
         assert not is_free(first)
 
 
 def test_the_first_node_is_known_by_the_address_that_all_were_given() -> None:
-    assert own_host(_world(0, 4, nodes=2)) == own_host(_world(1, 4, nodes=2)) == "127.0.0.1"
-    assert own_host(_world(3, 4)) == "127.0.0.1"
+    assert worker_host(_world(0, 4, nodes=2)) == worker_host(_world(1, 4, nodes=2)) == "127.0.0.1"
+    assert worker_host(_world(3, 4)) == "127.0.0.1"
 
 
 def test_tf_config_is_made_once_and_one_that_is_there_stays() -> None:
@@ -94,7 +84,7 @@ def test_tf_config_is_made_once_and_one_that_is_there_stays() -> None:
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_it() -> None:
-    with reserved(derived_port("taken"), _world(0)) as port:
+    with reserve_port(derived_port("taken"), _world(0)) as port:
         config = {"cluster": {"worker": [f"a:{port}"]}, "task": {"type": "worker", "index": 0}}
         with pytest.raises(WorldError, match=rf"listen at a:{port} .*another program"):
             configure(_world(0, 2), 1, {"TF_CONFIG": json.dumps(config)})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cli.following import say_end
+from allranks.cli.follow_run import print_outcome
 from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus
 from allranks.runs.run import Run
@@ -83,7 +83,7 @@ def test_the_last_line_says_how_to_go_on(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = Run.create(tmp_path, "train", scheduler="slurm", cwd=tmp_path, command=["train.py"])
     for why in ("it left with exit code 75", f"It left. Go on with: allranks resume {run.id}"):
-        say_end(module.RunStatus(run, JobState.INTERRUPTED, exit_code=75, why=why))
+        print_outcome(module.RunStatus(run, JobState.INTERRUPTED, exit_code=75, why=why))
         said = capsys.readouterr().err
         assert said.count(f"allranks resume {run.id}") == 1
         assert "Errors:" not in said

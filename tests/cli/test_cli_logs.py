@@ -35,5 +35,5 @@ def test_an_attempt_that_is_not_there(allranks: Allranks, run: str) -> None:
 def test_an_attempt_without_logs_shows_no_others(allranks: Allranks, run: str) -> None:
     done = allranks("logs", "--attempt", "2", run)
     assert (done.returncode, done.stdout) == (0, "")
-    assert "has no logs of its own. It failed before its ranks were started." in done.stderr
+    assert "has no rank logs. It failed before its ranks were started." in done.stderr
     assert "step 1" in allranks("logs", "--attempt", "1", run).stdout

@@ -1,4 +1,4 @@
-"""allranks cancel: end runs."""
+"""allranks cancel: cancel runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import click
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…")
-@click.option("--json", "as_json", is_flag=True, help="What was done, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def cancel(runs: tuple[str, ...], as_json: bool) -> None:
-    """End one or more runs: a name, a folder, a job id or `last`."""
+    """Cancel one or more runs: a name, a folder, a job id or `last`."""
     from allranks.runs.run_lookup import find_run
     from allranks.schedulers.cancellation import end_run
 

@@ -1,4 +1,4 @@
-"""allranks check: prove on this cluster what a training relies on."""
+"""allranks check: check on this cluster what a training relies on."""
 
 from __future__ import annotations
 
@@ -11,25 +11,30 @@ from allranks.cli.job_options import JobCommand, job_options
 
 
 def _without_own(function: Any) -> Any:
-    """The job without a script, and without its --signal, which here asks for the check as well."""
+    """Drop the script and the job's --signal, which selects the check here."""
     kept = [each for each in function.__click_params__ if each.name not in ("signal", "command")]
     function.__click_params__ = kept
     return function
 
 
-@click.command(cls=JobCommand)
+@click.command(
+    cls=JobCommand,
+    common=(
+        "signal", "nodes", "gpus_per_node", "partition", "account", "time", "launcher", "nprocs",
+        "as_json", "help",
+    ),
+)  # fmt: skip
 @click.option(
     "--signal", is_flag=False, flag_value="", default=None, metavar="[SIGNAL@SECONDS]",
-    help="Does the signal before the end of a job reach every rank? [USR1@20]",
+    help="Check that the signal before the time limit reaches every rank [default: USR1@20].",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @_without_own
 @job_options
 def check(signal: str | None, as_json: bool, **parameters: Any) -> None:
-    """Prove on this cluster what a training relies on. Alone it lists the checks.
+    """Check on this cluster what a training relies on. Without an option, list the checks.
 
-    The options of the job are those of `allranks submit`. On a machine without Slurm the same is tried
-    through `allranks run`.
+    The job options are those of `allranks submit`. Without Slurm the check runs on this machine.
 
     \b
         allranks check --signal --partition gpu --nodes 2 --launcher torchrun
@@ -46,14 +51,14 @@ def check(signal: str | None, as_json: bool, **parameters: Any) -> None:
 
 
 def _has_slurm() -> bool:
-    """Whether there is a cluster that answers."""
+    """Return whether a Slurm controller answers."""
     from allranks.cluster.slurm.commands import run_slurm
     from allranks.errors import MissingDependencyError, SlurmError
 
     try:
         run_slurm(["scontrol", "ping"], timeout=10)
     except (MissingDependencyError, SlurmError):
-        click.echo("No Slurm answers here, so this is tried on this machine alone.", err=True)
+        click.echo("No Slurm controller answers: checking this machine only.", err=True)
         return False
     return True
 
@@ -72,8 +77,8 @@ def _on_slurm(signal: str, parameters: dict[str, Any]) -> Any:
     plan = make_plan(parameters | job, "slurm", detect=True)
     submitted = submit_plan(plan, made_by=made_by(), python=None)
     click.echo(f"Submitted job {submitted.job_id}; Ctrl-C cancels it.", err=True)
-    with _Line() as line:
-        found = check_on_slurm(plan, submitted.run, submitted.job_id, line.say)
+    with _StatusLine() as line:
+        found = check_on_slurm(plan, submitted.run, submitted.job_id, line.update)
     keep(found, submitted.run)
     return found
 
@@ -92,25 +97,25 @@ def _here(parameters: dict[str, Any]) -> Any:
     plan = make_plan(
         parameters | {"command": (MODULE,), "module": True, "nprocs": str(size)}, "local"
     )
-    with tempfile.TemporaryDirectory(prefix="allranks-check-") as folder, _Line() as line:
-        return check_here(words, plan.launcher, plan.shape.world_size, Path(folder), line.say)
+    with tempfile.TemporaryDirectory(prefix="allranks-check-") as folder, _StatusLine() as line:
+        return check_here(words, plan.launcher, plan.shape.world_size, Path(folder), line.update)
 
 
-class _Line:
-    """What is going on, in one line that is written over; in full lines where no terminal is."""
+class _StatusLine:
+    """Print the progress in one line that is overwritten, or as plain lines without a terminal."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._last = ""
 
-    def __enter__(self) -> _Line:
+    def __enter__(self) -> _StatusLine:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live:
             click.echo("\r\033[K", nl=False, err=True)
 
-    def say(self, text: str) -> None:
+    def update(self, text: str) -> None:
         if self._live:
             click.echo(f"\r\033[K{text}", nl=False, err=True)
         elif text.partition(",")[0] != self._last:

@@ -1,4 +1,4 @@
-"""allranks checkpoints: what a run has saved, whether it is sound, and the plain weights out of it."""
+"""allranks checkpoints: list and verify the checkpoints of a run, and export the weights."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ _COLOURS = {"broken": "red", "unreadable": "red", "set aside": "yellow", "newer"
 
 @click.command()
 @click.argument("run", default="last")
-@click.option("--verify", is_flag=True, help="Read every byte; exit 1 when one is broken.")
+@click.option(
+    "--verify", is_flag=True, help="Verify all checksums; exit with 1 if a checkpoint is corrupt."
+)
 @click.option(
     "--export", "out", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the model's plain weights to FILE.",
+    help="Write the model weights to FILE.",
 )  # fmt: skip
-@click.option("--step", type=int, metavar="N", help="Export those of this step [default: newest].")
-@click.option("--best", is_flag=True, help="Export the best by the watched metric.")
+@click.option("--step", type=int, metavar="N", help="Export this step [default: newest].")
+@click.option("--best", is_flag=True, help="Export the best checkpoint by the monitored metric.")
 @click.option(
     "--format", "kind", type=click.Choice(["safetensors", "torch"]),
-    help="Of the file [default: torch for .pt, .pth, .bin, .ckpt, else safetensors].",
+    help="File format [default: torch for .pt, .pth, .bin, .ckpt, else safetensors].",
 )  # fmt: skip
-@click.option("--average", is_flag=True, help="Export the averaged weights.")
+@click.option("--average", is_flag=True, help="Export the averaged (EMA) weights.")
 @click.option(
     "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Convert floating-point weights to this.",
+    help="Convert floating-point weights to this type.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def checkpoints(
     run: str,
     verify: bool,
@@ -47,7 +49,7 @@ def checkpoints(
     dtype: str | None,
     as_json: bool,
 ) -> None:
-    """List the checkpoints of RUN (a name, a folder, a job id or `last`), the newest first."""
+    """List the checkpoints of RUN (a name, a folder, a job id or `last`), newest first."""
     from allranks.train.checkpoint.checkpoint_list import find_stores
 
     found = find_stores(run)
@@ -55,14 +57,14 @@ def checkpoints(
         path = _export(found, run, out, step, best, kind, average, dtype)
         click.echo(f"Wrote {out}, the weights of {path}")
         return
-    _refuse_alone(step, best, kind, average, dtype)
+    _require_export(step, best, kind, average, dtype)
     _list(found, run, verify, as_json)
 
 
-def _refuse_alone(step: int | None, best: bool, *options: object) -> None:
+def _require_export(step: int | None, best: bool, *options: object) -> None:
     if step is not None or best or any(options):
         raise click.UsageError(
-            "--step, --best, --format, --average and --dtype belong to --export FILE."
+            "--step, --best, --format, --average and --dtype need --export FILE."
         )
 
 
@@ -76,7 +78,7 @@ def _list(found: Sequence[CheckpointStore], run: str, verify: bool, as_json: boo
 
         click.echo(json.dumps([row.record() for row in everything], indent=2))
     elif not everything:
-        click.echo(f"{run} has no checkpoints so far. State: allranks ps {run}", err=True)
+        click.echo(f"{run} has no checkpoints yet. State: allranks ps {run}", err=True)
     else:
         for folder, each in listed.items():
             if len(listed) > 1:
@@ -101,9 +103,9 @@ def _export(
     from allranks.train.checkpoint.valid_checkpoints import find_problems
 
     if step is not None and best:
-        raise click.UsageError("--step and --best name two checkpoints: give one.")
+        raise click.UsageError("Give either --step or --best.")
     if not found:
-        raise UsageError(f"{run} has no checkpoints so far. State: allranks ps {run}")
+        raise UsageError(f"{run} has no checkpoints yet. State: allranks ps {run}")
     if len(found) > 1:
         there = " or ".join(f"{store.folder}" for store in found)
         raise UsageError(
@@ -163,7 +165,7 @@ def _plain(number: int | None) -> str:
 
 
 def _when(stamp: str) -> str:
-    """In local time, to the minute."""
+    """Format a time stamp in local time, to the minute."""
     from allranks.runs.atomic_files import parse_stamp
 
     moment = parse_stamp(stamp)

@@ -1,4 +1,4 @@
-"""allranks export: a run's numbers for other programs."""
+"""allranks export: export the metrics of a run for other programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def export() -> None:
-    """Give a run's numbers to Prometheus, Grafana, TensorBoard or a spreadsheet."""
+    """Export the metrics of a run to Prometheus, Grafana, TensorBoard or CSV."""
 
 
 @export.command()
@@ -23,18 +23,20 @@ def export() -> None:
     "-o",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.prom",
-    help="Write there, in one step [default: print].",
+    help="File to write atomically [default: print].",
 )
 @click.option(
-    "--every", metavar="TIME", help="Write again after this time (15s, 1m) until the end."
+    "--every",
+    metavar="TIME",
+    help="Rewrite the file at this interval (15s, 1m) until the runs end.",
 )
-@click.option("--openmetrics", is_flag=True, help="OpenMetrics in place of the classic format.")
+@click.option("--openmetrics", is_flag=True, help="Use the OpenMetrics format.")
 def prometheus(
     runs: tuple[str, ...], output: Path | None, every: str | None, openmetrics: bool
 ) -> None:
-    """The present numbers of RUNs (`last` without one) as text for Prometheus.
+    """Print the current metrics of RUNs [default: last] for Prometheus.
 
-    For the node exporter's textfile collector, while the runs go on:
+    For the textfile collector of the node exporter, while the runs are active:
 
     \b
         allranks export prometheus train --every 15s \\
@@ -45,7 +47,7 @@ def prometheus(
     from allranks.runs.run_lookup import find_run
 
     if every is not None and output is None:
-        raise UsageError("--every writes a file again and again: name it with --output FILE.prom.")
+        raise UsageError("--every needs a file to rewrite: add --output FILE.prom.")
     found = [find_run(name) for name in runs or ("last",)]
     for snapshots in looks(found, None if every is None else _seconds(every)):
         text = text_of(snapshots, openmetrics)
@@ -57,7 +59,7 @@ def prometheus(
 
 @export.command()
 def grafana() -> None:
-    """A dashboard over the names of `export prometheus`, as JSON for Grafana's import."""
+    """Print a Grafana dashboard for the metrics of `export prometheus`, as JSON to import."""
     import json
 
     from allranks.observe.export.grafana import dashboard
@@ -72,10 +74,10 @@ def grafana() -> None:
     "-o",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Folder of the event files [default: tensorboard-export in the run folder].",
+    help="Folder for the event files [default: tensorboard-export in the run folder].",
 )
 def tensorboard(run: str, output: Path | None) -> None:
-    """Event files of RUN: metrics by step, nodes and GPUs by time. Again: written anew."""
+    """Write event files of RUN: metrics by step, nodes and GPUs by time. Replaces earlier ones."""
     from shlex import quote
 
     from allranks.observe.export.tensorboard_events import export_events
@@ -84,12 +86,12 @@ def tensorboard(run: str, output: Path | None) -> None:
     found = find_run(run)
     written = export_events(found, output)
     if not written:
-        click.echo(f"{found.id} has no numbers so far. State: allranks ps {found.id}", err=True)
+        click.echo(f"{found.id} has no metrics yet. State: allranks ps {found.id}", err=True)
         return
     for path, count in written.items():
         click.echo(f"{path}  {count} values")
     folder = quote(str(next(iter(written)).parent))
-    click.echo(f"Look at them: tensorboard --logdir {folder}", err=True)
+    click.echo(f"View them with: tensorboard --logdir {folder}", err=True)
 
 
 @export.command()
@@ -103,11 +105,11 @@ def csv(run: str, table: str | None) -> None:
 
     found, wanted = _run_and_table(run, table)
     if not write_csv(found, wanted, sys.stdout):
-        click.echo(f"{found.id} has nothing in the table {wanted} so far.", err=True)
+        click.echo(f"{found.id} has no rows in table {wanted} yet.", err=True)
 
 
 def _run_and_table(run: str, table: str | None) -> tuple[Run, str]:
-    """One word that no run is called by may be a table of the last one."""
+    """Resolve the run and the table; a single word that is no run may be a table of the last run."""
     from allranks.errors import RunNotFoundError
     from allranks.runs.metrics_tables import TABLES
     from allranks.runs.run_lookup import find_run
@@ -121,7 +123,7 @@ def _run_and_table(run: str, table: str | None) -> tuple[Run, str]:
 
 
 def _seconds(text: str) -> float:
-    """``15s``, ``1m``; a bare number is seconds here."""
+    """Parse an interval such as ``15s`` or ``1m``; a bare number is seconds."""
     from allranks.core.units import parse_time
     from allranks.errors import UsageError
 
@@ -130,7 +132,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = parse_time(text)
     if not seconds < float("inf"):
-        raise UsageError(f"--every {text} would never come. Write 15s or 1m.")
+        raise UsageError(f"--every {text} is not an interval. Write 15s or 1m.")
     if seconds < 1:
         raise UsageError(f"--every {text} is less than a second. Write 15s or 1m.")
     return seconds

@@ -1,8 +1,11 @@
-"""``allranks frameworks``: what is in a Python, and Horovod built for it."""
+"""allranks frameworks: list the installed frameworks, and build Horovod."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,17 +13,21 @@ import click
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from allranks.integrations.frameworks.horovod_build import Tell
+    from allranks.integrations.frameworks.horovod_plan import HorovodPlan
     from allranks.integrations.frameworks.inventory import Framework, Inventory
 
 WORDS = {"gloo": "gloo", "mpi": "MPI", "nccl": "NCCL", "cuda": "CUDA", "rocm": "ROCm"}
 
 
 def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which Python is meant."""
+    """Add the options that select a Python environment."""
     python = click.option(
-        "--python", metavar="PATH", help="The Python to look at [default: the one that jobs use]."
+        "--python",
+        metavar="PATH",
+        help="Python interpreter to inspect [default: the one that jobs use].",
     )
-    venv = click.option("--venv", metavar="PATH", help="The same, as the folder of a venv.")
+    venv = click.option("--venv", metavar="PATH", help="Virtual environment to inspect.")
     return python(venv(command))
 
 
@@ -29,7 +36,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def frameworks(context: click.Context, python: str | None, venv: str | None, as_json: bool) -> None:
-    """Which frameworks a Python has, what they were built with, and what is missing.
+    """Show which frameworks are installed, how they were built, and what is missing.
 
     \b
         allranks frameworks --venv ~/envs/train
@@ -73,7 +80,7 @@ def _print(found: Inventory) -> None:
         from allranks.integrations.frameworks.missing import pip_forbidden
 
         console.print(f"\n{pip_forbidden(found.target)}", style="yellow", soft_wrap=True)
-    for title in ("Missing", "Not there"):
+    for title in ("Missing", "Not installed"):
         rows = [each for each in found.frameworks if bool(each.version) is (title == "Missing")]
         _commands(console, title, rows, f"{found.target.new_venv} && ")
 
@@ -83,7 +90,7 @@ def _table(rows: list[Framework]) -> RenderableType:
     from rich.text import Text
 
     if not rows:
-        return Text("No framework is there.")
+        return Text("No framework is installed.")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("FRAMEWORK", "VERSION"):
         table.add_column(title, no_wrap=True)
@@ -98,7 +105,7 @@ def _table(rows: list[Framework]) -> RenderableType:
 
 
 def _with(framework: Framework) -> str:
-    """What it was built with, in a few words."""
+    """Describe what the framework was built with."""
     parts = framework.parts
     words = [name if parts[key] is True else f"{name} {parts[key]}"
              for key, name in WORDS.items() if parts.get(key)]  # fmt: skip
@@ -113,8 +120,8 @@ def _with(framework: Framework) -> str:
     return ", ".join(words)
 
 
-def _commands(console: Any, title: str, rows: list[Framework], told: str) -> None:
-    """Each thing that is missing, and below it what to type, less what was told above."""
+def _commands(console: Any, title: str, rows: list[Framework], prefix: str) -> None:
+    """Print each missing part and the command that installs it, without the prefix printed before."""
     lines = [(each.name, one) for each in rows for one in each.missing]
     if not lines:
         return
@@ -123,27 +130,27 @@ def _commands(console: Any, title: str, rows: list[Framework], told: str) -> Non
         if title == "Missing":
             console.print(f"{name}: {one.what}", style="yellow")
         lead = "    " if title == "Missing" else f"{name:<14}"
-        console.print(f"{lead}{one.command.removeprefix(told)}", soft_wrap=True)
+        console.print(f"{lead}{one.command.removeprefix(prefix)}", soft_wrap=True)
 
 
 @frameworks.group()
 def install() -> None:
-    """Build and install what pip alone cannot: Horovod."""
+    """Build and install Horovod, which pip alone cannot."""
 
 
 @install.command()
 @_which
 @click.option(
     "--with", "parts", type=click.Choice(["auto", "torch", "tensorflow", "both"]), default="auto",
-    show_default=True, help="The framework to build it for; auto: those that are there.",
+    show_default=True, help="Framework to build for; auto: those that are installed.",
 )  # fmt: skip
 @click.option(
-    "--mpi/--no-mpi", default=None, help="With MPI, or gloo alone [default: MPI where mpi.h is]."
+    "--mpi/--no-mpi",
+    default=None,
+    help="Build with MPI, or with gloo only [default: MPI if mpi.h is found].",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
-@click.option(
-    "--force", is_flag=True, help="Build it anew, even if it is there or was built before."
-)
+@click.option("--dry-run", is_flag=True, help="Show what would be done.")
+@click.option("--force", is_flag=True, help="Build again, even if it is installed or cached.")
 @click.pass_context
 def horovod(
     context: click.Context,
@@ -154,17 +161,16 @@ def horovod(
     dry_run: bool,
     force: bool,
 ) -> None:
-    """Build Horovod 0.28.1 for the torch or TensorFlow of a Python, and install it there.
+    """Build Horovod 0.28.1 for the installed torch or TensorFlow, and install it.
 
-    Takes 4 to 10 minutes the first time; the wheel is kept in ~/.cache/allranks/wheels and taken
-    from there the next time. With CUDA, NCCL's headers and nvcc it is built for NCCL (not tried
-    on GPUs by our tests).
+    The first build takes 4 to 10 minutes; the wheel is cached in ~/.cache/allranks/wheels. With
+    CUDA, NCCL's headers and nvcc it is built for NCCL (not tested on GPUs).
 
     \b
         allranks frameworks install horovod --venv ~/envs/train
         allranks frameworks install horovod --with torch --no-mpi
     """
-    from allranks.cli.install_progress import progress, show_plan
+    from allranks.cli.frameworks import progress, show_plan
     from allranks.integrations.frameworks.horovod_install import already_there, install
     from allranks.integrations.frameworks.horovod_plan import VERSION, plan_horovod
 
@@ -174,7 +180,7 @@ def horovod(
         show_plan(plan, force)
         return
     if not force and (said := already_there(plan)):
-        click.echo(f"Horovod {VERSION} is there already: {_built(plan.parts, said)}.")
+        click.echo(f"Horovod {VERSION} is already installed: {_built(plan.parts, said)}.")
         return
     for note in plan.notes:
         click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
@@ -186,3 +192,69 @@ def horovod(
 def _built(parts: list[str], said: dict[str, Any]) -> str:
     words = [name for key, name in WORDS.items() if said.get(key)]
     return f"for {' and '.join(parts)}, with {', '.join(words)}"
+
+
+STEP = 10
+"""Percent between two plain lines of the same stage."""
+
+
+@contextmanager
+def progress() -> Iterator[Tell]:
+    """Yield a function that shows each stage: one changing line on a terminal, else plain lines."""
+    if not sys.stderr.isatty():
+        yield PlainLines()
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    with console.status("starting") as status:
+        began = time.monotonic()
+
+        def tell(stage: str, percent: int | None) -> None:
+            if percent is None:
+                console.print(stage, soft_wrap=True)
+            clock = time.strftime("%M:%S", time.gmtime(time.monotonic() - began))
+            share = "" if percent is None else f" {percent}%"
+            status.update(f"{stage[:50]}{share}  {clock}")
+
+        yield tell
+
+
+class PlainLines:
+    """Print a line for each stage, and for every tenth of a long one."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def __call__(self, stage: str, percent: int | None) -> None:
+        if percent is None:
+            self._next = 0
+            click.echo(stage, err=True)
+        elif percent >= self._next:
+            self._next = percent // STEP * STEP + STEP
+            click.echo(f"{stage} {percent}%", err=True)
+
+
+def show_plan(plan: HorovodPlan, force: bool) -> None:
+    """Print what an installation would do."""
+    from allranks.integrations.frameworks.horovod_plan import SDIST
+    from allranks.integrations.frameworks.wheel_cache import find_wheel, wheels_folder
+
+    wheel = None if force else find_wheel(plan.key)
+    rows = [
+        ("into", plan.target.python),
+        ("for", ", ".join(f"{part} {getattr(plan, part)}" for part in plan.parts)),
+        (
+            "with",
+            ", ".join(
+                ["gloo", *([plan.mpi.title] if plan.mpi else []), *(["NCCL"] if plan.nccl else [])]
+            ),
+        ),
+        ("wheel", str(wheel) if wheel else f"to be built: {wheels_folder() / plan.key}"),
+    ]
+    if wheel is None:
+        rows += [("source", SDIST), *(("patch", patch.title) for patch in plan.patches)]
+        rows += [("build", f"{name}={value}") for name, value in plan.variables.items()]
+    rows += [("note", note) for note in plan.notes]
+    for name, value in rows:
+        click.echo(f"{name:<8}{value}")

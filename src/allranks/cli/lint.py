@@ -1,4 +1,4 @@
-"""allranks lint: what will go wrong with a job script."""
+"""allranks lint: find mistakes in job scripts."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option(
-    "--select", multiple=True, metavar="RULES", help="Only these rules: AR101, AR2, a name."
+    "--select", multiple=True, metavar="RULES", help="Use only these rules: AR101, AR2, a name."
 )
-@click.option("--ignore", multiple=True, metavar="RULES", help="Not these rules.")
+@click.option("--ignore", multiple=True, metavar="RULES", help="Skip these rules.")
 @click.option(
     "--severity", type=click.Choice(["error", "warning", "note"]), default="warning", show_default=True,
-    help="Exit with 1 when there is a finding this severe.",
+    help="Exit with 1 on findings of at least this severity.",
 )  # fmt: skip
-@click.option("--fix", is_flag=True, help="Make the changes that are safe, and show them.")
-@click.option("--diff", is_flag=True, help="Only show the changes that --fix would make.")
-@click.option("--explain", is_flag=True, help="Draw the job: nodes, tasks, processes, addresses.")
+@click.option("--fix", is_flag=True, help="Apply the safe fixes and show them.")
+@click.option("--diff", is_flag=True, help="Show the changes that --fix would make.")
+@click.option(
+    "--explain", is_flag=True, help="Describe the job: nodes, tasks, processes, addresses."
+)
 @click.option("--site", metavar="NAME", help="Check against this cluster: a name or a site file.")
 @click.option(
     "--shellcheck/--no-shellcheck",
     default=None,
-    help="Run shellcheck too [default: where it is installed].",
+    help="Run shellcheck too [default: if it is installed].",
 )
-@click.option("--json", "form", flag_value="json", help="Findings as JSON.")
-@click.option("--sarif", "form", flag_value="sarif", help="Findings as SARIF.")
-@click.option("--github", "form", flag_value="github", help="Findings as GitHub annotations.")
+@click.option("--json", "form", flag_value="json", help="Print findings as JSON.")
+@click.option("--sarif", "form", flag_value="sarif", help="Print findings as SARIF.")
+@click.option("--github", "form", flag_value="github", help="Print findings as GitHub annotations.")
 @click.option(
-    "--rules", "list_rules", is_flag=True, help="List the rules, or explain those of --select."
+    "--rules", "list_rules", is_flag=True, help="List the rules, or explain those in --select."
 )
 def lint(
     files: tuple[Path, ...],
@@ -51,7 +53,7 @@ def lint(
     form: str | None,
     list_rules: bool,
 ) -> int:
-    """Say what will go wrong with job scripts, before they wait in the queue.
+    """Find mistakes in job scripts before they wait in the queue.
 
     FILE is a job script, a folder of them, a training script (.py), a DeepSpeed or accelerate
     configuration, or - for standard input.
@@ -77,7 +79,7 @@ def lint(
     if explain:
         return _explain(report)
     if fix or diff:
-        report = _mend(report, files, settings, write=fix and not diff)
+        report = _fix(report, files, settings, write=fix and not diff)
     _show(report, form)
     from allranks.lint.finding import Severity
 
@@ -98,7 +100,7 @@ def _lint(files: tuple[Path, ...], settings: Settings) -> LintReport:
 
 
 def find_site_for(name: str | None) -> Site | None:
-    """The named site, or the cluster we are on: never a guess about another one."""
+    """Return the named site, or the detected cluster; never guess another one."""
     from allranks.cluster.sites import find_site, load_site
     from allranks.errors import AllranksError
 
@@ -137,7 +139,7 @@ def _explain(report: LintReport) -> int:
     return 0
 
 
-def _mend(
+def _fix(
     report: LintReport, files: tuple[Path, ...], settings: Settings, write: bool
 ) -> LintReport:
     from allranks.lint.fixes import apply_fixes, diff_of

@@ -1,10 +1,13 @@
-"""allranks ps: runs and their states."""
+"""allranks ps: list runs, their states and their attempts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from allranks.core.formatting import clock
+from allranks.runs.attempt_history import AttemptSummary, attempt_history, goodput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,11 +17,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]…")
-@click.option("--all", "-a", "everything", is_flag=True, help="Every run, not only the last 20.")
-@click.option("--attempts", is_flag=True, help="Every attempt of them, and the goodput.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option(
+    "--all", "-a", "everything", is_flag=True, help="List all runs, not only the last 20."
+)
+@click.option("--attempts", is_flag=True, help="Show every attempt and the goodput.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ps(runs: tuple[str, ...], everything: bool, attempts: bool, as_json: bool) -> None:
-    """List runs, the newest first, or show the runs named. Works without accounting."""
+    """List runs, newest first, or the runs named. Works without Slurm accounting."""
     from allranks.runs.run_lookup import find_run, list_runs
     from allranks.schedulers.run_state import run_statuses
 
@@ -41,20 +46,18 @@ def ps(runs: tuple[str, ...], everything: bool, attempts: bool, as_json: bool) -
 
 
 def _attempts(statuses: list[RunStatus], as_json: bool) -> None:
-    from allranks.cli.attempts import record, show_attempts
-
     if as_json:
         import json
 
-        click.echo(json.dumps([record(status) for status in statuses], indent=2))
+        click.echo(json.dumps([_attempts_record(status) for status in statuses], indent=2))
         return
     for status in statuses:
         click.echo(f"{status.run.id}  {_state(status)}")
-        show_attempts(status)
+        _show_attempts(status)
 
 
 def _table(statuses: list[RunStatus]) -> None:
-    """One line a run; why it stands so follows on it, or where that is too long, below it."""
+    """Print one line per run; a reason that does not fit goes on the next line."""
     import shutil
     import textwrap
 
@@ -105,7 +108,6 @@ def _interrupted(status: RunStatus) -> bool:
 
 
 def _elapsed(status: RunStatus) -> str:
-    from allranks.core.formatting import clock
     from allranks.schedulers.run_state import elapsed
 
     seconds = elapsed(status)
@@ -113,7 +115,7 @@ def _elapsed(status: RunStatus) -> str:
 
 
 def _why(status: RunStatus) -> str:
-    from allranks.cli.following import local_time
+    from allranks.cli.follow_run import local_time
 
     why = status.why
     if status.expected_start:
@@ -121,3 +123,69 @@ def _why(status: RunStatus) -> str:
     if status.attempts > 1 and not status.run.array:
         why = f"attempt {status.attempts}{': ' if why else ''}{why}"
     return why
+
+
+_FOLLOWS = {
+    "restart": "restarted in place",
+    "requeue": "requeued",
+    "requeued": "requeued by Slurm",
+    "resubmit": "resubmitted",
+}
+
+
+def _attempts_record(status: RunStatus) -> dict[str, Any]:
+    """Return the attempts and the goodput as JSON values."""
+    from allranks.observe.view.view_json import entry_record
+
+    entries = attempt_history(status.run.attempts, status.is_running)
+    total = goodput(entries)
+    return {
+        "run": status.run.id,
+        "attempts": [entry_record(entry) for entry in entries],
+        "goodput": total.share,
+        "useful_seconds": total.useful,
+        "allocated_seconds": total.allocated,
+    }
+
+
+def _show_attempts(status: RunStatus) -> None:
+    """Print the attempts of one run as a table, and its goodput."""
+    from rich.console import Console
+    from rich.table import Table
+
+    entries = attempt_history(status.run.attempts, status.is_running)
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for title in ("ATTEMPT", "JOB", "START", "TIME", "NODES", "STEPS", "KEPT"):
+        table.add_column(title, no_wrap=title != "NODES", overflow="fold")
+    table.add_column("OUTCOME", ratio=1, overflow="fold")
+    for entry in entries:
+        table.add_row(*_attempt_row(entry))
+    Console().print(table)
+    click.echo(_goodput(entries))
+
+
+def _attempt_row(entry: AttemptSummary) -> list[str]:
+    from allranks.cli.follow_run import local_time
+
+    attempt = entry.attempt
+    task = f" ({attempt.array_task})" if attempt.array_task else ""
+    steps = "" if entry.first_step is None else f"{entry.first_step}→{entry.last_step}"
+    follows = _FOLLOWS.get(attempt.next, "")
+    return [
+        str(attempt.number),
+        f"{attempt.job_id}{task}" or "here",
+        local_time(attempt.start) if attempt.start else "",
+        clock(entry.seconds),
+        ",".join(attempt.hosts),
+        steps,
+        "" if entry.kept_step is None else str(entry.kept_step),
+        f"{entry.outcome}, {follows}" if follows else entry.outcome,
+    ]
+
+
+def _goodput(entries: list[AttemptSummary]) -> str:
+    total = goodput(entries)
+    if total.share is None or not any(entry.first_step is not None for entry in entries):
+        return "goodput  unknown: the training does not report its steps"
+    moved, held = clock(total.useful), clock(total.allocated)
+    return f"goodput  {total.share:.0%}: {moved} of {held} allocated moved the model forward"

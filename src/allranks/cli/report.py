@@ -1,4 +1,4 @@
-"""allranks report: a run on one page."""
+"""allranks report: write a report of a run."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 @click.option(
     "--task",
     metavar="N",
-    help="This task of a job array [default: the newest, running before ended].",
+    help="Task of a job array [default: the newest; running ones first].",
 )
-@click.option("--job", metavar="ID", help="A Slurm job, also one that allranks did not start.")
-@click.option("--output", "-o", metavar="FILE", help="Where to write it; - prints it.")
+@click.option("--job", metavar="ID", help="Any Slurm job, also one not started by allranks.")
+@click.option("--output", "-o", metavar="FILE", help="File to write; - prints it.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["html", "markdown", "json"]),
-    help="One page (html), text to paste (markdown), for programs (json) [default: html].",
+    help="Format of the report [default: html].",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-@click.option("--open", "show", is_flag=True, help="Open the page in a browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--open", "show", is_flag=True, help="Open the report in a browser.")
 def report(
     run: str | None,
     task: str | None,
@@ -39,49 +39,48 @@ def report(
     as_json: bool,
     show: bool,
 ) -> None:
-    """What RUN asked for, what it used, and what to change: report.html in its folder.
+    """Report what RUN requested, what it used and what to change, as report.html in its folder.
 
-    RUN is a name, a folder, a job id or `last`, which is also meant without one. A job that allranks
-    did not start is told from Slurm's accounting: --job 12345. Of a job array one task is told: JOB_3,
-    or --task 3.
+    RUN is a name, a folder, a job id or `last` (the default). For a job that allranks did not start,
+    use --job 12345 (needs Slurm accounting). For one task of a job array: JOB_3, or --task 3.
     """
     from allranks.observe.report.report_files import save
 
-    form = _form(form, as_json, output)
-    with _patience():
-        made = _made(run, task, job)
+    form = _format(form, as_json, output)
+    with _slow_notice():
+        made = _make(run, task, job)
     if output == "-" or (as_json and not output):
         click.echo(made.text(form), nl=False)
         return
     path = save(made, form, output or "")
     click.echo(f"{made.facts.id}: {made.facts.state}")
-    _say(made)
+    _print_summary(made)
     click.echo(f"  report  {path}")
     if show:
         click.launch(str(path))
 
 
-def _form(form: str | None, as_json: bool, output: str | None) -> str:
-    """What was asked for; else what the file's name ends in says."""
+def _format(form: str | None, as_json: bool, output: str | None) -> str:
+    """Return the format: as given, else by the file extension."""
     from allranks.errors import UsageError
     from allranks.observe.report.report_files import FORMATS
 
     if as_json:
         if form not in (None, "json"):
-            raise UsageError(f"--json and --format {form} contradict each other: leave one out.")
+            raise UsageError(f"--json and --format {form} contradict each other. Use one of them.")
         return "json"
     ending = (output or "").rpartition(".")[2]
     by_name = {ending: name for name, ending in FORMATS.items()}
     return form or by_name.get(ending, "html")
 
 
-def _made(run: str | None, task: str | None, job: str | None) -> Report:
+def _make(run: str | None, task: str | None, job: str | None) -> Report:
     from allranks.errors import UsageError
     from allranks.observe.report.report_files import report_job, report_run
     from allranks.runs.run_lookup import find_task
 
     if run and job:
-        raise UsageError(f"'{run}' and --job {job} are two things: name one.")
+        raise UsageError(f"Give either a run ('{run}') or --job {job}.")
     if job:
         return report_job(f"{job}_{task}" if task else job)
     found, chosen = find_task(run or "last", task)
@@ -89,11 +88,11 @@ def _made(run: str | None, task: str | None, job: str | None) -> Report:
 
 
 @contextmanager
-def _patience(seconds: float = 2.0) -> Iterator[None]:
-    """Say what is waited for when it takes long: a Slurm that hangs, a run of months."""
+def _slow_notice(seconds: float = 2.0) -> Iterator[None]:
+    """Print a message if it takes long: Slurm hangs, or the run lasted for months."""
     from threading import Timer
 
-    text = "Reading what was measured, and asking Slurm …"
+    text = "Reading the samples and querying Slurm …"
     timer = Timer(seconds, lambda: click.echo(text, err=True))
     timer.daemon = True
     timer.start()
@@ -103,8 +102,8 @@ def _patience(seconds: float = 2.0) -> Iterator[None]:
         timer.cancel()
 
 
-def _say(made: Report, most: int = 3) -> None:
-    """The most important of it."""
+def _print_summary(made: Report, most: int = 3) -> None:
+    """Print the most important advice."""
     from allranks.core.formatting import one_line
     from allranks.observe.report.verdict import array
 
@@ -123,7 +122,7 @@ def _say(made: Report, most: int = 3) -> None:
 
 
 def _wrapped(text: str) -> str:
-    """In lines that fit the terminal, all but the first indented."""
+    """Wrap a text to the width of the terminal, indented from the second line on."""
     import shutil
     import textwrap
 

@@ -1,4 +1,4 @@
-"""allranks resume: one more attempt of a run that has ended."""
+"""allranks resume: start another attempt of a run that has ended."""
 
 from __future__ import annotations
 
@@ -12,21 +12,30 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", default="last")
-@click.option("--force", is_flag=True, help="Also one that has finished, or of which nobody knows.")
-@click.option("--max-attempts", type=click.IntRange(1), metavar="N", help="Attempts in all.")
+@click.option(
+    "--force", is_flag=True, help="Resume also a finished run, or one whose state is unknown."
+)
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum number of attempts in total.",
+)
 @click.option(
     "--max-no-progress",
     type=click.IntRange(1),
     metavar="N",
-    help="Those in a row without progress.",
+    help="Maximum number of attempts in a row without progress.",
 )
-@click.option("--time", "-t", metavar="TIME", help="A new time limit of the job: 2h, 12:00:00.")
-@click.option("--follow", "-f", is_flag=True, help="Stay and show the logs until it ends.")
-@click.option("--json", "as_json", is_flag=True, help="Print the job id and the folder as JSON.")
+@click.option("--time", "-t", metavar="TIME", help="New time limit of the job: 2h, 12:00:00.")
+@click.option("--follow", "-f", is_flag=True, help="Show the logs until the run ends.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the job id and the run folder as JSON."
+)
 def resume(run: str, force: bool, follow: bool, as_json: bool, **limits: Any) -> None:
-    """Go on with RUN, which has ended before its training had finished, in the same run folder.
+    """Resume RUN, which ended before its training finished, in the same run folder.
 
-    On Slurm its job script is submitted again; a run of this machine is started again here.
+    A Slurm run is submitted again with its job script; a local run is started again here.
     """
     from allranks.core.units import parse_time
     from allranks.runs.run_lookup import find_run
@@ -39,7 +48,7 @@ def resume(run: str, force: bool, follow: bool, as_json: bool, **limits: Any) ->
         raise click.exceptions.Exit(_here(found, limits))
     _to_slurm(found, limits, as_json)
     if follow:
-        from allranks.cli.following import follow_run
+        from allranks.cli.follow_run import follow_run
 
         raise click.exceptions.Exit(follow_run(found))
 
@@ -61,7 +70,7 @@ def _to_slurm(run: Run, limits: dict[str, Any], as_json: bool) -> None:
 
 
 def _here(run: Run, limits: dict[str, Any]) -> int:
-    """On this machine, or across the allocation around when the run was started that way."""
+    """Start it on this machine, or in the current allocation if that is how it was started."""
     import os
 
     if (run.path / "job.sh").is_file():
@@ -70,7 +79,7 @@ def _here(run: Run, limits: dict[str, Any]) -> int:
 
         if "SLURM_JOB_ID" not in os.environ:
             raise UsageError(
-                f"{run.id} ran inside an allocation. Make one (salloc) and resume there."
+                f"{run.id} ran inside an allocation. Get one with salloc, and resume there."
             )
         return run_script(run, {})
     from dataclasses import replace

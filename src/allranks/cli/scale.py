@@ -1,22 +1,100 @@
-"""allranks scale: the same training on more and more processes, and what becomes of the speed."""
+"""allranks scale: run the same training on several sizes and compare the speed."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from allranks.cli.study_options import ScaleCommand, study_options
+from allranks.cli.job_options import GroupedOption, JobCommand, job_options
+from allranks.job.fields import GROUPS
 
 if TYPE_CHECKING:
     from allranks.observe.scaling.analysis import Analysis
     from allranks.observe.scaling.study_file import Study
 
 
-@click.command(cls=ScaleCommand)
+SIZES = ("nodes", "gpus_per_node", "nprocs")
+"""Fields of the job that take a list in a study."""
+
+
+class _Option(GroupedOption):
+    group = "Study"
+
+
+class ScaleCommand(JobCommand):
+    """A job command whose help shows the options of the study first."""
+
+    groups = (_Option.group, *GROUPS)
+
+
+def _option(*words: str, help: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:  # noqa: A002
+    return words, {"help": help, "default": None, **how}
+
+
+def _number(word: str, least: int, help: str, default: int | None = None) -> Any:  # noqa: A002
+    return _option(word, help=help, type=click.IntRange(least), metavar="N", default=default)
+
+
+_OPTIONS = [
+    _option("--nodes", "-N", "nodes", metavar="SIZES", help="Numbers of nodes: 1,2,4 or 1-4."),
+    _option(
+        "--gpus-per-node", "gpus_per_node", metavar="SIZES", help="Numbers of GPUs per node: 1,2,4."
+    ),
+    _option(
+        "--procs",
+        "--nprocs",
+        "-n",
+        "nprocs",
+        metavar="SIZES",
+        help="Total numbers of ranks: 1,2,4.",
+    ),
+    _option(
+        "--strong", "kind", flag_value="strong", help="Strong scaling: keep the global batch size."
+    ),
+    _option(
+        "--weak", "kind", flag_value="weak", help="Weak scaling: keep the batch size per rank."
+    ),
+    _number("--steps", 5, "Training steps at each size, at least 5 [default: 100].", 100),
+    _number("--repeat", 1, "Measurements per size [default: 1].", 1),
+    _option(
+        "--metric",
+        metavar="REGEX",
+        help="Read the speed from rank 0's log: 'samples/s: ([\\d.]+)'.",
+    ),
+    _number("--samples", 1, "Compute the cost of N samples [default: a million]."),
+    _option(
+        "--here", "place", flag_value="here", help="Run on this machine, one size after the other."
+    ),
+    _option("--submit", "place", flag_value="submit", help="Submit a job for each size."),
+    _option(
+        "--one-by-one", is_flag=True, default=False, help="Start the jobs one after the other."
+    ),
+    _option("--no-wait", is_flag=True, default=False, help="Submit the jobs and return at once."),
+    _option("--resume", metavar="STUDY", help="Run the sizes that are missing or failed."),
+    _option("--show", metavar="STUDY", help="Print the table of a study."),
+    _option("--json", "as_json", is_flag=True, default=False, help="Print the result as JSON."),
+]
+
+
+def study_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the study, and those of the job that are the same at every size."""
+    for words, how in reversed(_OPTIONS):
+        function = click.option(*words, cls=_Option, **how)(function)
+    return job_options(function, without=SIZES)
+
+
+@click.command(
+    cls=ScaleCommand,
+    common=(
+        "nodes", "gpus_per_node", "nprocs", "kind", "steps", "repeat", "metric", "place",
+        "resume", "show", "as_json", "config", "help",
+    ),
+)  # fmt: skip
 @study_options
 def scale(**parameters: Any) -> None:
     """Measure how a training scales: run it on several sizes and compare.
@@ -34,8 +112,10 @@ def scale(**parameters: Any) -> None:
     from allranks.observe.scaling.study_file import find_study
 
     if parameters["command"] and (parameters["show"] or parameters["resume"]):
-        raise click.UsageError("A study knows its script: --show and --resume take no other words.")
-    usual = _usual()  # now: a study that goes on does so where it was started
+        raise click.UsageError("--show and --resume take no script: the study has one.")
+    usual = (
+        _default_root()
+    )  # before the working directory changes: a resumed study runs where it was started
     root = Path(parameters["runs"]) if parameters["runs"] else None
     if parameters["show"]:
         from allranks.observe.scaling.running import look
@@ -47,12 +127,12 @@ def scale(**parameters: Any) -> None:
     study = find_study(again, root, parameters["config"]) if again else _new(parameters)
     with held(study.path):
         if again:
-            study = _picked_up(study, parameters)
+            study = _reopen(study, parameters)
         raise click.exceptions.Exit(_run(study, usual, parameters))
 
 
-def _usual() -> Path | None:
-    """Where a study is found by its name; None where a fault in the job file hides that."""
+def _default_root() -> Path | None:
+    """Return the folder in which a study is found by name; None if the job file is invalid."""
     from allranks.errors import AllranksError
     from allranks.observe.scaling.study_file import usual_root
 
@@ -83,8 +163,8 @@ def _new(parameters: dict[str, Any]) -> Study:
     return study
 
 
-def _picked_up(study: Study, parameters: dict[str, Any]) -> Study:
-    """Read again, now that nobody else can change it."""
+def _reopen(study: Study, parameters: dict[str, Any]) -> Study:
+    """Read the study again, now that it is locked."""
     from allranks.observe.scaling.asking import check_patience
     from allranks.observe.scaling.running import pick_up
 
@@ -95,7 +175,7 @@ def _picked_up(study: Study, parameters: dict[str, Any]) -> Study:
 
 
 def _show(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> int:
-    """The files are written too, where they can be: the study may be somebody else's."""
+    """Print a study and write its result files if its folder is writable."""
     from allranks.errors import AllranksError
     from allranks.observe.scaling.results import write_results
 
@@ -103,7 +183,7 @@ def _show(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> i
         write_results(study, found)
     except AllranksError as error:
         _note(str(error))
-    return _tell(study, found, usual, as_json)
+    return _print_result(study, found, usual, as_json)
 
 
 def _run(study: Study, usual: Path | None, parameters: dict[str, Any]) -> int:
@@ -120,17 +200,17 @@ def _run(study: Study, usual: Path | None, parameters: dict[str, Any]) -> int:
     try:
         found = go_on(study, view, python=job_python(), wait=wait)
     except KeyboardInterrupt:
-        _say_left(study, usual)
+        _print_interrupted(study, usual)
         return 130
     view.close()
     if not wait and not parameters["as_json"]:
-        _say_next(study, usual)
+        _print_next(study, usual)
         return 1 if any(point.state == "failed" for point in study.points) else 0
-    return _tell(study, found, usual, parameters["as_json"])
+    return _print_result(study, found, usual, parameters["as_json"])
 
 
-def _tell(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> int:
-    """The table, or JSON; the exit code is 1 when a point failed or nothing can be compared."""
+def _print_result(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> int:
+    """Print the table or JSON; return 1 if a size failed or the sizes cannot be compared."""
     import json
 
     from allranks.observe.scaling.results import PAGE, result
@@ -144,7 +224,7 @@ def _tell(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> i
             click.echo(err=True)
         click.echo(terminal_table(study, found, _width()))
         click.echo(f"\npage   {study.path / PAGE}\npaste  {study.path / 'scaling.md'}", err=True)
-        _say_next(study, usual, failed or any(point.state != "done" for point in study.points))
+        _print_next(study, usual, failed or any(point.state != "done" for point in study.points))
     return 1 if failed or found.kind == "mixed" else 0
 
 
@@ -159,28 +239,28 @@ def _plan_text(study: Study) -> str:
 
 
 def _width() -> int:
-    """Of the table: as a file it has 80 columns."""
+    """Return the width of the table: the terminal's, or 80 columns in a file."""
     from allranks.observe.scaling.study_table import WIDEST, WIDTH
 
     return min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else WIDTH
 
 
-def _say_next(study: Study, usual: Path | None, unfinished: bool = True) -> None:
-    """A study elsewhere than where one looks without --runs is named by its folder."""
+def _print_next(study: Study, usual: Path | None, unfinished: bool = True) -> None:
+    """Print the next commands; a study outside the default folder is named by its path."""
     from allranks.core.shell import quote
 
     name = study.id if study.path.parent.parent == usual else quote(str(study.path))
-    click.echo(f"again  allranks scale --show {name}", err=True)
+    click.echo(f"show   allranks scale --show {name}", err=True)
     if unfinished:
-        click.echo(f"go on  allranks scale --resume {name}", err=True)
+        click.echo(f"resume allranks scale --resume {name}", err=True)
 
 
-def _say_left(study: Study, usual: Path | None) -> None:
-    what = "Its jobs stay in the queue" if study.where == "slurm" else "It was broken off"
-    click.echo(f"\n{what}; what is done is kept.", err=True)
-    _say_next(study, usual)
+def _print_interrupted(study: Study, usual: Path | None) -> None:
+    what = "Its jobs stay in the queue" if study.where == "slurm" else "Interrupted"
+    click.echo(f"\n{what}; finished sizes are kept.", err=True)
+    _print_next(study, usual)
     if study.where == "slurm" and (open_ := [p.job_id for p in study.points if p.open]):
-        click.echo(f"end    allranks cancel {' '.join(open_)}", err=True)
+        click.echo(f"cancel allranks cancel {' '.join(open_)}", err=True)
 
 
 def _note(text: str) -> None:

@@ -10,12 +10,16 @@ import click
 from allranks.cli.job_options import JobCommand, job_options
 
 
-@click.command(cls=JobCommand)
+@click.command(
+    cls=JobCommand,
+    common=(
+        "nodes", "gpus_per_node", "time", "partition", "account", "name", "launcher", "requeue",
+        "venv", "modules", "env", "config", "run_dir", "as_json", "explain", "help",
+    ),
+)  # fmt: skip
 @job_options
-@click.option(
-    "--run-dir", metavar="DIR", help="Run folder to write into [default: made by the job]."
-)
-@click.option("--json", "as_json", is_flag=True, help="The script and the plan as JSON.")
+@click.option("--run-dir", metavar="DIR", help="Run folder to use [default: the job creates one].")
+@click.option("--json", "as_json", is_flag=True, help="Print the script and the plan as JSON.")
 def script(**parameters: Any) -> None:
     """Print the job script that `submit` would send. Needs no Slurm.
 

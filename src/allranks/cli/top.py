@@ -1,4 +1,4 @@
-"""allranks top: a run, live in the terminal."""
+"""allranks top: watch a run live in the terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 
 def _a_number(_: click.Context, __: click.Parameter, every: float) -> float:
-    """No comparison with a range refuses NaN."""
+    """Reject NaN, which passes every range check."""
     if every != every:
         raise click.BadParameter("nan is not a number of seconds.")
     return every
@@ -14,7 +14,7 @@ def _a_number(_: click.Context, __: click.Parameter, every: float) -> float:
 
 @click.command()
 @click.argument("run", default="last")
-@click.option("--task", metavar="N", help="This task of a job array [default: one that runs].")
+@click.option("--task", metavar="N", help="Task of a job array [default: a running one].")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.2, max=86400),
@@ -22,14 +22,16 @@ def _a_number(_: click.Context, __: click.Parameter, every: float) -> float:
     callback=_a_number,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two pictures.",
+    help="Refresh interval.",
 )
-@click.option("--once", is_flag=True, help="Print one picture with every row, and end.")
-@click.option("--json", "as_json", is_flag=True, help="One look at the run as JSON, and end.")
+@click.option("--once", is_flag=True, help="Print one screen with all rows, and exit.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the current view of the run as JSON, and exit."
+)
 def top(run: str, task: str | None, every: float, once: bool, as_json: bool) -> None:
     """Watch RUN (a name, a folder, a job id or `last`): progress, loss, GPUs, the slowest rank.
 
-    Of a job array one task is shown: JOB_3, or --task 3.
+    For one task of a job array: JOB_3, or --task 3.
 
     Keys: q quit, r ranks, n nodes, s slowest first, arrows scroll, p pause, ? help.
     """

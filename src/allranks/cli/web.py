@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     "--port",
     type=click.IntRange(0, 65535),
     metavar="N",
-    help="Where to listen. Without it: 8265, or the next free one.",
+    help="Port to listen on [default: 8265, or the next free one].",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="An address of this machine alone.",
+    help="Loopback address to listen on.",
 )
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
-@click.option("--runs", "root", metavar="DIR", help="Where the runs are, instead of ./runs.")
+@click.option("--runs", "root", metavar="DIR", help="Folder of the runs [default: runs].")
 @click.option(
     "--token-file",
     metavar="FILE",
-    help="Keep the token in this file over starts, for programs such as Prometheus.",
+    help="Keep the token in this file between starts, for programs such as Prometheus.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address as JSON.")
 def web(
     runs: tuple[str, ...],
     port: int | None,
@@ -44,14 +44,14 @@ def web(
 ) -> None:
     """Watch runs in a browser on this machine: plots, logs, attempts, comparisons.
 
-    Shows the runs named, every run below the folders named, or without a name all your runs.
+    Shows the given runs, all runs below the given folders, or all your runs.
     """
     from pathlib import Path
 
     from allranks.observe.web.serve import open_browser, runs_at, serve
 
     def started(address: Address) -> None:
-        _say(address, as_json)
+        _print_address(address, as_json)
         if not no_open and not as_json:
             open_browser(address.url)
 
@@ -59,7 +59,7 @@ def web(
     serve(runs_at(runs, root), host=host, port=port, token_file=kept, started=started)
 
 
-def _say(address: Address, as_json: bool) -> None:
+def _print_address(address: Address, as_json: bool) -> None:
     from allranks.observe.web.serve import at_a_distance
 
     if as_json:
@@ -70,5 +70,5 @@ def _say(address: Address, as_json: bool) -> None:
         return
     click.echo(f"{click.style(address.url, bold=True)}")
     if at_a_distance():
-        click.echo(f"On your own machine first: {address.tunnel}")
-    click.echo("Ctrl-C ends it.")
+        click.echo(f"On your own machine, first run: {address.tunnel}")
+    click.echo("Stop it with Ctrl-C.")

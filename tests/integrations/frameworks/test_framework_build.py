@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from framework_fakes import CPU_TORCH, program, target
 
-from allranks.cli.install_progress import PlainLines
+from allranks.cli.frameworks import PlainLines
 from allranks.errors import AllranksError, MissingDependencyError
 from allranks.integrations.frameworks import wheel_cache
 from allranks.integrations.frameworks.build_failure import (

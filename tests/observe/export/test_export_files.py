@@ -195,7 +195,7 @@ def test_csv_by_the_command(tmp_path: Path, allranks: Allranks) -> None:
     assert done.stdout.splitlines()[0] == "time,step,epoch,fit,val_loss,val_accuracy"
     assert len(done.stdout.splitlines()) == 2
     assert allranks("export", "csv").stdout == allranks("export", "csv", "last", "train").stdout
-    assert "nothing in the table test" in allranks("export", "csv", "last", "test").stderr
+    assert "no rows in table test" in allranks("export", "csv", "last", "test").stderr
     wrong = allranks("export", "csv", "last", "trian")
     assert wrong.returncode == 2
     assert "Did you mean 'train'?" in wrong.stderr
@@ -215,7 +215,7 @@ def test_mistakes_are_sentences(tmp_path: Path, allranks: Allranks) -> None:
     for words, told in (
         (("--every", "15s"), "--output FILE.prom"),
         (("--every", "soon", "-o", "x.prom"), "'soon' is not a time"),
-        (("--every", "inf", "-o", "x.prom"), "--every inf would never come"),
+        (("--every", "inf", "-o", "x.prom"), "--every inf is not an interval"),
         (("--every", "0.5", "-o", "x.prom"), "less than a second"),
         (("-o", "no/such/x.prom"), "cannot be written"),
     ):

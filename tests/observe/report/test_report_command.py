@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cli.report import _patience
+from allranks.cli.report import _slow_notice
 from allranks.observe.report.report_files import report_run
 from allranks.runs import Run
 from command_rig import Allranks, until
@@ -58,7 +58,7 @@ def test_a_folder_that_may_not_be_written_gets_none(
     ("words", "code", "message"),
     [
         (["trian"], 2, "No run is called 'trian'. Did you mean train?"),
-        (["train", "--job", "12"], 2, "'train' and --job 12 are two things: name one."),
+        (["train", "--job", "12"], 2, "Give either a run ('train') or --job 12."),
         (["train", "--json", "--format", "html"], 2, "--json and --format html contradict"),
         (["--job", "x12"], 2, "'x12' is not a Slurm job id."),
         (["train", "-o", "no/such/folder/x.html"], 2, "cannot be written to no/such/folder/x.html"),
@@ -81,9 +81,9 @@ def test_the_job_of_a_run_gives_the_report_of_the_run(allranks: Allranks, run: R
 
 
 def test_it_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
-    with _patience(0.01):
-        until(lambda: "asking Slurm" in capsys.readouterr().err)
-    with _patience(60):
+    with _slow_notice(0.01):
+        until(lambda: "querying Slurm" in capsys.readouterr().err)
+    with _slow_notice(60):
         pass
     assert capsys.readouterr().err == ""
 

@@ -165,7 +165,7 @@ def test_a_job_file_for_the_cluster_does_not_disturb_a_study_here(
         (["--show", "nobody"], "No study is called 'nobody'"),
         (["--procs", "1,2", "--metric", "x", "plain.py"], "it needs one"),
         (["--procs", "1,2", "--strong", "--array", "0-3", "plain.py"], "job array"),
-        (["--show", "last", "plain.py"], "A study knows its script"),
+        (["--show", "last", "plain.py"], "take no script"),
         (["--procs", "1,2", "plain.py"], "Say --strong"),
     ],
 )
@@ -184,13 +184,13 @@ def test_a_study_elsewhere_is_named_so_that_it_is_found(
 ) -> None:
     words = ["--procs", "1,2", "--steps", "10", *METRIC, plain.name, "4"]
     done = allranks("scale", "--runs", "my runs", *words)
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("again")]
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("show")]
     _, _, name = line.partition("--show ")
     assert shlex.split(name) == [str(*(tmp_path / "my runs/studies").iterdir())]
     (tmp_path / "allranks.toml").write_text('runs = "my runs"\n')
     shown = allranks("scale", "--show", "last")
     assert shown.stdout == done.stdout
-    assert "again  allranks scale --show plain-" in shown.stderr
+    assert "show   allranks scale --show plain-" in shown.stderr
 
 
 def test_the_table_is_as_wide_as_the_terminal(

@@ -65,7 +65,7 @@ def test_what_it_says_to_people(tmp_path: Path, clean_env: dict[str, str]) -> No
         assert "?token=" in url
         port = url.split(":")[2].partition("/")[0]
         assert f"ssh -L {port}:127.0.0.1:{port} me@" in line(process)
-        assert line(process) == "Ctrl-C ends it.\n"
+        assert line(process) == "Stop it with Ctrl-C.\n"
 
 
 def test_one_run_is_shown_at_once(tmp_path: Path, clean_env: dict[str, str]) -> None:

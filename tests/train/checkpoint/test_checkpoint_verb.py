@@ -173,8 +173,11 @@ def test_mistakes_are_answered(run: Run, words: tuple[str, ...], message: str) -
 
 
 def test_options_without_their_partner_are_refused(run: Run) -> None:
-    assert "belong to --export" in call("train", "--step", "100").output
-    assert "give one" in call("train", "--export", "x", "--step", "100", "--best").output
+    assert "need --export" in call("train", "--step", "100").output
+    assert (
+        "either --step or --best"
+        in call("train", "--export", "x", "--step", "100", "--best").output
+    )
 
 
 def test_a_broken_one_is_not_exported(run: Run) -> None:
@@ -199,9 +202,9 @@ def test_a_run_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     made = Run.create(tmp_path / "runs", "bare", scheduler="local", cwd=tmp_path, command=["x"])
     done = call(str(made.path))
     assert done.exit_code == 0
-    assert "no checkpoints so far" in done.output
+    assert "no checkpoints yet" in done.output
     assert call(str(made.path), "--json").output.strip() == "[]"
-    assert "no checkpoints so far" in str(call(str(made.path), "--export", "x.pt").exception)
+    assert "no checkpoints yet" in str(call(str(made.path), "--export", "x.pt").exception)
 
 
 def test_listing_and_verifying_need_no_torch(run: Run) -> None:

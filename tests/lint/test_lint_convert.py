@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from allranks.cli.convert import convert as command
 from allranks.errors import UsageError
 from allranks.job.resolve import resolve
-from allranks.lint.convert import convert, main_launch, to_toml
+from allranks.lint.conversion import convert, main_launch, to_toml
 from allranks.lint.job_script import JobScript
-from allranks.lint.source import Source
+from allranks.lint.source_text import SourceFile
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=8\n#SBATCH --time=02:00:00\n"
 ONE = HEAD + "#SBATCH --ntasks-per-node=1\n"
@@ -28,7 +28,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _job(text: str) -> JobScript:
-    return JobScript(Source("job.sh", text))
+    return JobScript(SourceFile("job.sh", text))
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from allranks.lint.allocation import allocation_of
 from allranks.lint.directives import Directives, read_directives
-from allranks.lint.source import Source
+from allranks.lint.source_text import SourceFile
 
 
 def _read(text: str) -> Directives:
-    return read_directives(Source("job.sh", text))
+    return read_directives(SourceFile("job.sh", text))
 
 
 def _options(line: str) -> list[tuple[str, str | None]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.lint.explain import explain
+from allranks.lint.job_drawing import explain
 from allranks.lint.job_script import JobScript
-from allranks.lint.source import Source
+from allranks.lint.source_text import SourceFile
 
 TORCHRUN = """#!/bin/bash
 #SBATCH --nodes=2
@@ -65,30 +65,30 @@ line 4: srun python
     ],
 )  # fmt: skip
 def test_the_picture(script: str, picture: str) -> None:
-    assert explain(JobScript(Source("job.sh", script))) == picture
+    assert explain(JobScript(SourceFile("job.sh", script))) == picture
 
 
 def test_it_fits_eighty_columns() -> None:
-    text = explain(JobScript(Source("job.sh", TORCHRUN)))
+    text = explain(JobScript(SourceFile("job.sh", TORCHRUN)))
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
 def test_a_launcher_that_goes_to_the_other_nodes_is_drawn_on_all_of_them() -> None:
     text = "#!/bin/bash\n#SBATCH -N 2 --gres=gpu:2\ndeepspeed --hostfile hosts --num_nodes 2 --num_gpus 2 train.py\n"
-    shown = explain(JobScript(Source("job.sh", text)))
+    shown = explain(JobScript(SourceFile("job.sh", text)))
     assert "2 nodes × deepspeed 2 = 4 processes for 4 GPUs" in shown
     assert "rank 0 1     rank 2 3" in shown
 
 
 def test_a_list_among_the_options_of_a_container_is_no_image() -> None:
     text = '#!/bin/bash\n#SBATCH -N 1\nsrun singularity exec "${B[@]}" --bind /a:/a "$SIF" ./run.sh x\n'
-    shown = explain(JobScript(Source("job.sh", text)))
+    shown = explain(JobScript(SourceFile("job.sh", text)))
     assert "srun singularity run.sh" in shown
 
 
 def test_one_gpu_is_one_gpu() -> None:
     shown = explain(
-        JobScript(Source("job.sh", "#!/bin/bash\n#SBATCH --gpus=1\nsrun python a.py\n"))
+        JobScript(SourceFile("job.sh", "#!/bin/bash\n#SBATCH --gpus=1\nsrun python a.py\n"))
     )
     assert "1 GPU each" in shown
     assert "for 1 GPU\n" in shown
@@ -101,4 +101,4 @@ head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR=$(getent hosts "$head" | awk '{ print $1 }')
 srun python train.py
 """
-    assert "the first node of the job" in explain(JobScript(Source("job.sh", text)))
+    assert "the first node of the job" in explain(JobScript(SourceFile("job.sh", text)))

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from allranks.lint.calls import BATCH, TASK, UNKNOWN, Call
+from allranks.lint.command_calls import BATCH, TASK, UNKNOWN, Call
 from allranks.lint.job_script import JobScript
-from allranks.lint.source import Source
+from allranks.lint.source_text import SourceFile
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:4\n"
 
 
 def _job(body: str, path: Path | None = None) -> JobScript:
-    return JobScript(Source(str(path or "job.sh"), HEAD + body, path))
+    return JobScript(SourceFile(str(path or "job.sh"), HEAD + body, path))
 
 
 def _words(call: Call) -> list[str]:
@@ -94,7 +94,7 @@ def test_a_worker_script_is_read_with_its_arguments(tmp_path: Path) -> None:
 
 
 def test_a_script_without_directives_may_be_a_worker() -> None:
-    job = JobScript(Source("x.sh", "torchrun --node_rank=$SLURM_NODEID train.py\n"))
+    job = JobScript(SourceFile("x.sh", "torchrun --node_rank=$SLURM_NODEID train.py\n"))
     assert job.shell.kind == UNKNOWN
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from allranks.lint.engine import BROKEN, LintReport, lint_text
-from allranks.lint.explain import explain
 from allranks.lint.fixes import fixed_text
+from allranks.lint.job_drawing import explain
+from allranks.lint.linter import BROKEN, LintReport, lint_text
 from allranks.lint.registry import all_rules
-from allranks.lint.show import Painter, show
+from allranks.lint.text_output import Painter, show
 
 TEXTS = [
     text

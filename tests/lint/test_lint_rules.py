@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from allranks.cluster.sites import load_site
-from allranks.lint.engine import BROKEN, Settings, lint
 from allranks.lint.fixes import apply_fixes
+from allranks.lint.linter import BROKEN, Settings, lint
 from allranks.lint.registry import Registered, all_rules
 from allranks.lint.rule import Rule
 

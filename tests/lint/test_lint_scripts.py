@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.lint.engine import Settings, lint, lint_text
 from allranks.lint.finding import NOTE
+from allranks.lint.linter import Settings, lint, lint_text
 
 FILES = {
     "srun_env.sh": """#!/bin/bash

@@ -22,10 +22,10 @@ def convert(file: Path, output: Path | None, force: bool) -> int:
         allranks script --config allranks.toml
     """
     from allranks.errors import UsageError
-    from allranks.lint.convert import convert as convert_job
-    from allranks.lint.convert import to_toml
-    from allranks.lint.engine import read_source
+    from allranks.lint.conversion import convert as convert_job
+    from allranks.lint.conversion import to_toml
     from allranks.lint.job_script import JobScript
+    from allranks.lint.linter import read_source
 
     job = JobScript(read_source(file))
     found = convert_job(job)

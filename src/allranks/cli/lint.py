@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from allranks.cluster.sites.model import Site
-    from allranks.lint.engine import LintReport, Settings
+    from allranks.lint.linter import LintReport, Settings
 
 
 @click.command()
@@ -63,7 +63,7 @@ def lint(
         allranks lint --fix job.sh
         allranks lint --explain job.sh
     """
-    from allranks.lint.engine import Settings, rule_names
+    from allranks.lint.linter import Settings, rule_names
 
     settings = Settings(
         select=rule_names(select),
@@ -88,13 +88,13 @@ def lint(
 
 
 def _lint(files: tuple[Path, ...], settings: Settings) -> LintReport:
-    from allranks.lint.engine import LintReport, lint_source
-    from allranks.lint.engine import lint as lint_paths
-    from allranks.lint.source import Source
+    from allranks.lint.linter import LintReport, lint_source
+    from allranks.lint.linter import lint as lint_paths
+    from allranks.lint.source_text import SourceFile
 
     if files == (Path("-"),):
         report = LintReport()
-        lint_source(Source("<stdin>", sys.stdin.read()), settings, report)
+        lint_source(SourceFile("<stdin>", sys.stdin.read()), settings, report)
         return report
     return lint_paths(files, settings)
 
@@ -119,10 +119,10 @@ def _has_shellcheck() -> bool:
 
 
 def _show(report: LintReport, form: str | None) -> None:
-    from allranks.lint.show import Painter, show, summary
+    from allranks.lint.text_output import Painter, show, summary
 
     if form is not None:
-        from allranks.lint.formats import FORMATS
+        from allranks.lint.report_formats import FORMATS
 
         click.echo(FORMATS[form](report))
         return
@@ -133,7 +133,7 @@ def _show(report: LintReport, form: str | None) -> None:
 
 
 def _explain(report: LintReport) -> int:
-    from allranks.lint.explain import explain
+    from allranks.lint.job_drawing import explain
 
     click.echo("\n\n".join(explain(job) for job in report.jobs))
     return 0
@@ -150,7 +150,7 @@ def _fix(
 
 
 def _list_rules(settings: Settings) -> int:
-    from allranks.lint.listing import list_rules
+    from allranks.lint.text_output import list_rules
 
     click.echo(list_rules(settings))
     return 0

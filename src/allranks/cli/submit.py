@@ -10,7 +10,7 @@ import click
 from allranks.cli.job_options import JobCommand, job_options
 
 if TYPE_CHECKING:
-    from allranks.lint.engine import LintReport
+    from allranks.lint.linter import LintReport
 
 
 @click.command(
@@ -163,7 +163,7 @@ def submit_script(
 
 def _lint_script(script: Path, site: str | None) -> LintReport:
     from allranks.cli.lint import find_site_for
-    from allranks.lint.engine import Settings, lint
+    from allranks.lint.linter import Settings, lint
 
     return lint([script], Settings(site=find_site_for(site)))
 
@@ -174,7 +174,7 @@ def _print_findings(script: Path, report: LintReport) -> int:
 
     from allranks.lint.finding import Severity
     from allranks.lint.fixes import apply_fixes, diff_of
-    from allranks.lint.show import Painter, show
+    from allranks.lint.text_output import Painter, show
 
     found = [each for each in report.findings if each.severity > Severity.NOTE]
     for line in show(found, Painter(sys.stderr.isatty())):

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from allranks.lint.calls import Layer
+from allranks.lint.command_calls import Layer
+from allranks.lint.command_options import CommandOptions, Option
 from allranks.lint.directives import Directives
-from allranks.lint.options import Option, Options
 from allranks.lint.shell.model import Word
 
 _GRES_GPU = re.compile(
@@ -23,7 +23,7 @@ _TYPED = re.compile(r"^(?:(?P<type>[A-Za-z][\w.\-]*):)?(?P<count>\d+)$")
 class Allocation:
     """What the directives ask for."""
 
-    options: Options
+    options: CommandOptions
     known: bool = True
     """False for heterogeneous jobs and texts without directives: then nothing is sure."""
 
@@ -206,6 +206,6 @@ def _mpi_shape(job: Allocation, step: Layer, number: Number) -> Shape:
     return Shape(job.nodes, tasks)
 
 
-def _own(options: Options, number: Number, name: str) -> int | None:
+def _own(options: CommandOptions, number: Number, name: str) -> int | None:
     value = options.value(name)
     return None if value is None else number(value)

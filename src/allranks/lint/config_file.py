@@ -8,7 +8,7 @@ from typing import Any
 
 from allranks.core.lenient_json import Correction, LenientJSONError, read_lenient
 from allranks.job.accelerate_config import AccelerateFile, parse_accelerate
-from allranks.lint.source import Source, Span
+from allranks.lint.source_text import SourceFile, Span
 
 _DEEPSPEED_KEYS = {
     "train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "fp16", "bf16", "optimizer",
@@ -26,7 +26,7 @@ _ACCELERATE_KEYS = {
 class ConfigFile:
     """One settings file."""
 
-    def __init__(self, source: Source, named: bool = False) -> None:
+    def __init__(self, source: SourceFile, named: bool = False) -> None:
         self.source = source
         self.named = named
         """A command names it as DeepSpeed's or accelerate's, so it is one whatever it holds."""

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from allranks.lint.options import Option, Options, slurm_options
+from allranks.lint.command_options import CommandOptions, Option, slurm_options
 from allranks.lint.shell.model import Literal, Word
 from allranks.lint.slurm_options import SBATCH
-from allranks.lint.source import Source, Span
+from allranks.lint.source_text import SourceFile, Span
 
 _DISABLED = re.compile(r"^\s*#+\s*#?\s*SBATCH\b", re.I)
 _OTHERS = re.compile(r"^#(PBS|BSUB|\$|COBALT|PJM|OAR|MSUB)\s+-", re.M)
@@ -26,7 +26,7 @@ class Directive:
 
     span: Span
     words: tuple[Word, ...]
-    options: Options
+    options: CommandOptions
     component: int = 0
     """Which part of a heterogeneous job it belongs to."""
     stray: tuple[Word, ...] = ()
@@ -56,10 +56,10 @@ class Directives:
     """The late ones, where there are no others: what the author believes to have asked for."""
 
     @property
-    def options(self) -> Options:
+    def options(self) -> CommandOptions:
         """All options of the first component, in their order."""
         lines = self.lines or self.meant
-        return Options(
+        return CommandOptions(
             tuple(item for line in lines if line.component == 0 for item in line.options.items)
         )
 
@@ -67,7 +67,7 @@ class Directives:
         return bool(self.lines or self.meant)
 
 
-def read_directives(source: Source, comments: tuple[Span, ...] = ()) -> Directives:
+def read_directives(source: SourceFile, comments: tuple[Span, ...] = ()) -> Directives:
     """The directives of a script; ``comments`` are its real ones, which tell text in strings apart."""
     found = Directives()
     real = {span.start for span in comments}
@@ -84,7 +84,7 @@ def read_directives(source: Source, comments: tuple[Span, ...] = ()) -> Directiv
     return found
 
 
-def _line(source: Source, line: str, offset: int, found: Directives, real: set[int]) -> None:
+def _line(source: SourceFile, line: str, offset: int, found: Directives, real: set[int]) -> None:
     text = line.rstrip("\r")
     stripped = text.lstrip()
     span = source.span(offset, offset + len(text.rstrip()))
@@ -103,7 +103,7 @@ def _line(source: Source, line: str, offset: int, found: Directives, real: set[i
         found.late.append(span)
 
 
-def _add(source: Source, text: str, offset: int, found: Directives) -> None:
+def _add(source: SourceFile, text: str, offset: int, found: Directives) -> None:
     mark = len("#SBATCH") if text.startswith("#SBATCH") else len("#SLURM")
     words, closed = _split(source, text, offset, mark)
     span = source.span(offset, offset + len(text.rstrip()))
@@ -118,11 +118,13 @@ def _add(source: Source, text: str, offset: int, found: Directives) -> None:
         items += more.items
         taken += 1 + count
     component = found.components - 1
-    line = Directive(span, tuple(words), Options(tuple(items)), component, tuple(stray), not closed)
+    line = Directive(
+        span, tuple(words), CommandOptions(tuple(items)), component, tuple(stray), not closed
+    )
     found.lines.append(line)
 
 
-def _split(source: Source, text: str, offset: int, start: int) -> tuple[list[Word], bool]:
+def _split(source: SourceFile, text: str, offset: int, start: int) -> tuple[list[Word], bool]:
     """The words of a directive line, and whether every quote is closed."""
     words: list[Word] = []
     current: list[str] = []

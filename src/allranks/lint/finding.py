@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from allranks.lint.source import Source, Span
+from allranks.lint.source_text import SourceFile, Span
 
 
 class Severity(IntEnum):
@@ -59,7 +59,7 @@ class Finding:
     """Other places that belong to it."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> SourceFile:
         """The file it is about."""
         return self.span.source
 

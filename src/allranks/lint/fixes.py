@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from allranks.errors import UsageError
-from allranks.lint.engine import LintReport
 from allranks.lint.finding import Edit, Finding
-from allranks.lint.source import Source
+from allranks.lint.linter import LintReport
+from allranks.lint.source_text import SourceFile
 
 
 def apply_fixes(report: LintReport, *, write: bool) -> Iterator[tuple[str, str, str]]:
@@ -23,7 +23,7 @@ def apply_fixes(report: LintReport, *, write: bool) -> Iterator[tuple[str, str, 
         yield source.name, source.text, new
 
 
-def fixed_text(source: Source, findings: list[Finding]) -> str:
+def fixed_text(source: SourceFile, findings: list[Finding]) -> str:
     """The text with every change that does not touch another one."""
     chosen: list[Edit] = []
     for finding in findings:
@@ -44,8 +44,8 @@ def diff_of(name: str, old: str, new: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def _by_file(report: LintReport) -> Iterator[tuple[Source, list[Finding]]]:
-    groups: dict[str, tuple[Source, list[Finding]]] = {}
+def _by_file(report: LintReport) -> Iterator[tuple[SourceFile, list[Finding]]]:
+    groups: dict[str, tuple[SourceFile, list[Finding]]] = {}
     for finding in report.findings:
         if finding.fix and all(edit.span.source is finding.source for edit in finding.fix):
             groups.setdefault(finding.source.name, (finding.source, []))[1].append(finding)
@@ -59,7 +59,7 @@ def _overlap(one: Edit, other: Edit) -> bool:
     return (a.start < b.end and b.start < a.end) or (a.start, a.end) == (b.start, b.end)
 
 
-def _write(source: Source, text: str) -> None:
+def _write(source: SourceFile, text: str) -> None:
     path = source.path or Path(source.name)
     if not path.exists():
         raise UsageError("Standard input cannot be mended in place: use --diff.")

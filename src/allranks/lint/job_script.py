@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allranks.lint.allocation import Allocation, Shape, allocation_of
-from allranks.lint.calls import BATCH, UNKNOWN, Call, Shell
+from allranks.lint.command_calls import BATCH, UNKNOWN, Call, Shell
 from allranks.lint.directives import Directives, read_directives
-from allranks.lint.follow import follow
-from allranks.lint.follow.files import file_reader
-from allranks.lint.follow.trace import Reader, Trace
-from allranks.lint.launches import Launch, find_launches
-from allranks.lint.processes import Processes, count_processes
+from allranks.lint.evaluation import evaluate
+from allranks.lint.evaluation.trace import Reader, Trace, file_reader
+from allranks.lint.launch_commands import Launch, find_launches
+from allranks.lint.process_counts import Processes, count_processes
 from allranks.lint.shell.model import Assignment, Part, Variable, Word, variables_of
-from allranks.lint.shell.parse import parse
-from allranks.lint.source import Source
-from allranks.lint.values import Values
+from allranks.lint.shell.shell_parser import parse
+from allranks.lint.source_text import SourceFile
+from allranks.lint.word_values import Values
 
 if TYPE_CHECKING:
     from allranks.cluster.sites.model import Site
@@ -29,18 +28,18 @@ class JobScript:
     """Everything that rules ask about one script."""
 
     def __init__(
-        self, source: Source, read: Reader | None = None, site: Site | None = None
+        self, source: SourceFile, read: Reader | None = None, site: Site | None = None
     ) -> None:
         self.source = source
         self.site = site
         self.folder = source.path.parent if source.path is not None else Path()
-        shell_text = source if is_shell(source.text) else Source(source.name, "", source.path)
+        shell_text = source if is_shell(source.text) else SourceFile(source.name, "", source.path)
         self.is_shell = shell_text is source
         self.parsed = parse(shell_text)
         self.directives: Directives = read_directives(source, self.parsed.comments)
         self.allocation: Allocation = allocation_of(self.directives)
         self.shell = Shell(BATCH if self.directives else UNKNOWN, source)
-        self.trace: Trace = follow(
+        self.trace: Trace = evaluate(
             shell_text, self.parsed, self.shell, read or file_reader(self.folder)
         )
         self.values = Values(self.allocation)

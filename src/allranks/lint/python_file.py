@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 from functools import cached_property
 
-from allranks.lint.source import Source, Span
+from allranks.lint.source_text import SourceFile, Span
 
 
 class PythonFile:
     """One Python file."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self.source = source
 
     @cached_property

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.lint.finding import WARNING, Edit, Finding, Severity
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from allranks.lint.finding import NOTE, WARNING, Finding, Severity
-from allranks.lint.source import Source
+from allranks.lint.source_text import SourceFile
 
 _SECONDS = 20
 # Matters of taste in job scripts, or said by rules of ours: quoting of plain variables, files that are
@@ -20,7 +20,7 @@ _LEFT_OUT = (
 _LEVELS: dict[str, Severity] = {"error": WARNING, "warning": NOTE, "info": NOTE, "style": NOTE}
 
 
-def shellcheck(source: Source) -> Iterator[Finding]:
+def shellcheck(source: SourceFile) -> Iterator[Finding]:
     """What shellcheck says of a script; nothing where it is not installed or does not answer."""
     command = [
         "shellcheck", "--format=json", "--severity=warning", f"--exclude={','.join(_LEFT_OUT)}",
@@ -42,7 +42,7 @@ def shellcheck(source: Source) -> Iterator[Finding]:
     yield from (_finding(source, each) for each in records if isinstance(each, dict))
 
 
-def _finding(source: Source, record: dict[str, Any]) -> Finding:
+def _finding(source: SourceFile, record: dict[str, Any]) -> Finding:
     code = int(record.get("code", 0))
     start = source.start_of(int(record.get("line", 1))) + int(record.get("column", 1)) - 1
     end = source.start_of(int(record.get("endLine", 1))) + int(record.get("endColumn", 1)) - 1

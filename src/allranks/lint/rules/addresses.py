@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from allranks.lint.command_options import Option
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import OTHER, PYTHON, Launch
-from allranks.lint.options import Option
+from allranks.lint.launch_commands import OTHER, PYTHON, Launch
 from allranks.lint.shell.model import Literal, Part, Word
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 ADDRESS = ("rdzv-endpoint", "master-addr", "main-process-ip")
 PORT = ("master-port", "main-process-port", "rdzv-endpoint")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from allranks.lint.finding import ERROR, Edit, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.source import Fragment
+from allranks.lint.source_text import Fragment
 
 RULE = Rule(
     id="AR004",

@@ -9,8 +9,8 @@ from allranks.lint.directives import option_lines
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import is_template
-from allranks.lint.source import Fragment
+from allranks.lint.rules.rule_helpers import is_template
+from allranks.lint.source_text import Fragment
 
 RULE = Rule(
     id="AR006",

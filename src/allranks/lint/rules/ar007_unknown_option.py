@@ -1,14 +1,14 @@
-"""Options of sbatch that do not exist."""
+"""CommandOptions of sbatch that do not exist."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from allranks.errors import nearest
+from allranks.lint.command_options import Option
 from allranks.lint.directives import option_lines
 from allranks.lint.finding import ERROR, Edit, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.options import Option
 from allranks.lint.rule import Rule, example
 from allranks.lint.slurm_options import REQUIRED, SBATCH, SITE_OPTIONS
 
@@ -16,7 +16,7 @@ RULE = Rule(
     id="AR007",
     name="misspelled-option",
     title="sbatch has no such option",
-    why="""sbatch refuses a script with an option that it does not know ("unrecognized option"). Options
+    why="""sbatch refuses a script with an option that it does not know ("unrecognized option"). CommandOptions
     that only one cluster knows exist, so only a word that is nearly a known one is told.""",
     severity=ERROR,
     symptoms=("sbatch: unrecognized option", "sbatch refuses the script"),

@@ -1,13 +1,13 @@
-"""Options of Slurm that were renamed."""
+"""CommandOptions of Slurm that were renamed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allranks.lint.command_options import Option
 from allranks.lint.directives import option_lines
 from allranks.lint.finding import WARNING, Edit, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.options import Option
 from allranks.lint.rule import Rule, example
 
 RULE = Rule(

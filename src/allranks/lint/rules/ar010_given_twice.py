@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allranks.lint.command_options import Option
 from allranks.lint.directives import option_lines
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.options import Option
 from allranks.lint.rule import Rule, example
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 RULE = Rule(
     id="AR010",
@@ -29,7 +29,7 @@ _ADD_UP = frozenset({"mail-type", "container-mounts", "container-env"})
 
 
 def check(job: JobScript) -> Iterator[Finding]:
-    """Options whose later value differs from the earlier one."""
+    """CommandOptions whose later value differs from the earlier one."""
     seen: dict[tuple[int, str], tuple[Option, str, Span]] = {}
     for line, option in option_lines(job.directives):
         value = option.value.shown.strip() if option.value is not None else ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from allranks.lint.command_options import Option
 from allranks.lint.directives import option_lines
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.options import Option
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import is_template
+from allranks.lint.rules.rule_helpers import is_template
 from allranks.lint.slurm_options import REQUIRED, SBATCH
 
 RULE = Rule(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from allranks.lint.command_options import Option
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.options import Option
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import slurm_version
+from allranks.lint.rules.rule_helpers import slurm_version
 
 RULE = Rule(
     id="AR012",

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import ACCELERATE, Launch
+from allranks.lint.launch_commands import ACCELERATE, Launch
 from allranks.lint.rule import Rule
-from allranks.lint.rules.common import RANK_OPTIONS, meets_by_c10d, ranks_of_batch
+from allranks.lint.rules.rule_helpers import RANK_OPTIONS, meets_by_c10d, ranks_of_batch
 
 _HEAD = """#!/bin/bash
 #SBATCH --nodes=2

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import PER_NODE, Launch
+from allranks.lint.launch_commands import PER_NODE, Launch
 from allranks.lint.rule import Rule
-from allranks.lint.rules.common import counted, processes, told_elsewhere
+from allranks.lint.rules.rule_helpers import counted, processes, told_elsewhere
 
 _HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\n"
 _RUN = (

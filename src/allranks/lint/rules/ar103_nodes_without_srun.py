@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import DEEPSPEED, HOROVODRUN, OTHER, PYTHON, Launch
+from allranks.lint.launch_commands import DEEPSPEED, HOROVODRUN, OTHER, PYTHON, Launch
 from allranks.lint.rule import Rule
-from allranks.lint.rules.common import starts_elsewhere
+from allranks.lint.rules.rule_helpers import starts_elsewhere
 
 _HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:4\n"
 _RUN = "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$head:29500 train.py\n"

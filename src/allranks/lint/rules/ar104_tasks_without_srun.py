@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allranks.lint.calls import Call
+from allranks.lint.command_calls import Call
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import PYTHON
+from allranks.lint.launch_commands import PYTHON
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import starts_elsewhere
+from allranks.lint.rules.rule_helpers import starts_elsewhere
 
 RULE = Rule(
     id="AR104",

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import PER_NODE
+from allranks.lint.launch_commands import PER_NODE
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import alone, counted
+from allranks.lint.rules.rule_helpers import alone, counted
 
 _RUN = "srun torchrun --nnodes={} --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$H:29500 train.py"
 RULE = Rule(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import DEEPSPEED, OTHER, PER_NODE, PYTHON, Launch
+from allranks.lint.launch_commands import DEEPSPEED, OTHER, PER_NODE, PYTHON, Launch
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import counted, processes
-from allranks.lint.source import Span
+from allranks.lint.rules.rule_helpers import counted, processes
+from allranks.lint.source_text import Span
 
 RULE = Rule(
     id="AR106",

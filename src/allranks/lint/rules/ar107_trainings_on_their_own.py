@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import ACCELERATE, DEEPSPEED, LAUNCH, TORCHRUN, Launch
+from allranks.lint.launch_commands import ACCELERATE, DEEPSPEED, LAUNCH, TORCHRUN, Launch
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import alone, launches_under, told_elsewhere
+from allranks.lint.rules.rule_helpers import alone, launches_under, told_elsewhere
 
 RULE = Rule(
     id="AR107",

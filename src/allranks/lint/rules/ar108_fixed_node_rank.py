@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import RANK_OPTIONS, alone, launches_under, meets_by_c10d
+from allranks.lint.rules.rule_helpers import RANK_OPTIONS, alone, launches_under, meets_by_c10d
 
 _RUN = "srun torchrun --nnodes=2 --nproc_per_node=4 --node_rank=0 --master_addr=$head train.py"
 RULE = Rule(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding, Severity
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import PYTHON, Launch
+from allranks.lint.launch_commands import PYTHON, Launch
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import launches_under, ranks_of_batch
+from allranks.lint.rules.rule_helpers import launches_under, ranks_of_batch
 from allranks.lint.shell.model import Word
 
 RULE = Rule(

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import DEEPSPEED, HOROVODRUN
+from allranks.lint.launch_commands import DEEPSPEED, HOROVODRUN
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import counted
+from allranks.lint.rules.rule_helpers import counted
 
 RULE = Rule(
     id="AR110",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import ACCELERATE
+from allranks.lint.launch_commands import ACCELERATE
 from allranks.lint.rule import Rule, example
 
 _RUN = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allranks.lint.calls import Call
+from allranks.lint.command_calls import Call
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import PER_NODE
+from allranks.lint.launch_commands import PER_NODE
 from allranks.lint.rule import Rule, example
 
 _LOOP = """nodes=( $(scontrol show hostnames) )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from allranks.lint.command_options import Option
 from allranks.lint.finding import NOTE, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import PYTHON
-from allranks.lint.options import Option
+from allranks.lint.launch_commands import PYTHON
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import launches_under
+from allranks.lint.rules.rule_helpers import launches_under
 
 RULE = Rule(
     id="AR115",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import NOTE, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import LAUNCH
+from allranks.lint.launch_commands import LAUNCH
 from allranks.lint.rule import Rule, example
 
 RULE = Rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Edit, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import ACCELERATE, DEEPSPEED, LAUNCH, TORCHRUN
+from allranks.lint.launch_commands import ACCELERATE, DEEPSPEED, LAUNCH, TORCHRUN
 from allranks.lint.rule import Rule, example
 
 RULE = Rule(

@@ -9,7 +9,7 @@ from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
 from allranks.lint.rules.addresses import addresses
-from allranks.lint.values import LOCALHOST, origin
+from allranks.lint.word_values import LOCALHOST, origin
 
 RULE = Rule(
     id="AR203",

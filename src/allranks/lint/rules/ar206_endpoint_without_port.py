@@ -8,7 +8,7 @@ from allranks.lint.finding import NOTE, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
 from allranks.lint.shell.model import Literal
-from allranks.lint.values import FIRST_HOST, FIXED, LOCALHOST, OWN_HOST, origin
+from allranks.lint.word_values import FIRST_HOST, FIXED, LOCALHOST, OWN_HOST, origin
 
 _RUN = (
     "head=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)\n"

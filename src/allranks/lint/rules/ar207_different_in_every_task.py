@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from allranks.lint.calls import TASK
+from allranks.lint.command_calls import TASK
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import Launch
+from allranks.lint.launch_commands import Launch
 from allranks.lint.rule import Rule, example
 from allranks.lint.shell.model import Part, Substitution, Word, variables_of
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 _RUN = "torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_id={} --rdzv_endpoint=$head:29500 train.py"
 RULE = Rule(
@@ -39,7 +39,7 @@ _DRAWS = frozenset(
 
 
 def check(job: JobScript) -> Iterator[Finding]:
-    """Options and variables of launches over several nodes."""
+    """CommandOptions and variables of launches over several nodes."""
     for launch in job.launches:
         if launch.step is None or job.shape(launch).nodes == 1:
             continue

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allranks.lint.calls import TASK
+from allranks.lint.command_calls import TASK
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
 from allranks.lint.rules.addresses import addresses
 from allranks.lint.shell.model import Substitution, Word
-from allranks.lint.values import OWN_ADDRESS, OWN_HOST, origin
+from allranks.lint.word_values import OWN_ADDRESS, OWN_HOST, origin
 
 RULE = Rule(
     id="AR208",

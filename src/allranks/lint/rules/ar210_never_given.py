@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from allranks.errors import nearest
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import Launch
+from allranks.lint.launch_commands import Launch
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import is_template, sources_unknown
+from allranks.lint.rules.rule_helpers import is_template, sources_unknown
 from allranks.lint.shell.model import Variable
 
 RULE = Rule(

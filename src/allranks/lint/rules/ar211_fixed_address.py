@@ -8,7 +8,7 @@ from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
 from allranks.lint.rules.addresses import addresses
-from allranks.lint.values import FIXED, origin
+from allranks.lint.word_values import FIXED, origin
 
 RULE = Rule(
     id="AR211",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import OTHER
+from allranks.lint.launch_commands import OTHER
 from allranks.lint.rule import Rule, example
 from allranks.lint.rules.addresses import addresses
 from allranks.lint.shell.model import Variable, Word

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import Launch
+from allranks.lint.launch_commands import Launch
 from allranks.lint.rule import Rule, example
 from allranks.lint.shell.model import Arithmetic, Variable, Word
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 RULE = Rule(
     id="AR302",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allranks.lint.calls import BATCH
+from allranks.lint.command_calls import BATCH
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import ranks_of_batch
+from allranks.lint.rules.rule_helpers import ranks_of_batch
 from allranks.lint.shell.model import Literal, Word
 
 RULE = Rule(

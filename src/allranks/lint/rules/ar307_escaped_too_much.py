@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from allranks.lint.calls import TASK
+from allranks.lint.command_calls import TASK
 from allranks.lint.finding import ERROR, WARNING, Edit, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import Launch
+from allranks.lint.launch_commands import Launch
 from allranks.lint.rule import Rule, example
 from allranks.lint.shell.model import Literal, Word
-from allranks.lint.source import Span
-from allranks.lint.values import RANKS
+from allranks.lint.source_text import Span
+from allranks.lint.word_values import RANKS
 
 RULE = Rule(
     id="AR307",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from allranks.lint.finding import WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import launches_under
+from allranks.lint.rules.rule_helpers import launches_under
 
 RULE = Rule(
     id="AR308",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allranks.lint.calls import Shell
+from allranks.lint.command_calls import Shell
 from allranks.lint.finding import WARNING, Finding
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import Launch
+from allranks.lint.launch_commands import Launch
 from allranks.lint.rule import Rule, example
 
 RULE = Rule(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import sources_unknown
+from allranks.lint.rules.rule_helpers import sources_unknown
 
 RULE = Rule(
     id="AR404",

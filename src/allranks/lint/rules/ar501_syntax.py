@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from allranks.lint.finding import ERROR, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import is_template
-from allranks.lint.source import Fragment
+from allranks.lint.rules.rule_helpers import is_template
+from allranks.lint.source_text import Fragment
 
 RULE = Rule(
     id="AR501",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from allranks.lint.finding import ERROR, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import is_template
+from allranks.lint.rules.rule_helpers import is_template
 
 RULE = Rule(
     id="AR506",

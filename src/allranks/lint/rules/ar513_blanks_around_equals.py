@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from allranks.lint.calls import Call
+from allranks.lint.command_calls import Call
 from allranks.lint.finding import ERROR, WARNING, Edit, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 RULE = Rule(
     id="AR513",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from allranks.job.deepspeed_config import ACCUMULATION, MICRO, TRAIN
 from allranks.lint.config_file import ConfigFile
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
-from allranks.lint.launches import PYTHON
-from allranks.lint.related import Launched
+from allranks.lint.launch_commands import PYTHON
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule, example
 
 _JOB = example(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from allranks.lint.config_file import ConfigFile
 from allranks.lint.finding import ERROR, Finding
 from allranks.lint.python_file import keyword
-from allranks.lint.related import Launched
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule, example
 
 _JOB = example(

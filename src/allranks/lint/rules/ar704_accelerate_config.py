@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.lint.config_file import ConfigFile
 from allranks.lint.finding import ERROR, WARNING, Finding
-from allranks.lint.related import Launched
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule, example
 
 _JOB = example(

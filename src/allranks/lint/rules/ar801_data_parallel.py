@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import NOTE, WARNING, Finding
 from allranks.lint.python_file import PythonFile
-from allranks.lint.related import Launched
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule, example
 
 _JOB = example("srun python train.py", "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:4")

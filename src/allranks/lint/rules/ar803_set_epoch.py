@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import WARNING, Finding
 from allranks.lint.python_file import PythonFile, constant, keyword
-from allranks.lint.related import Launched
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule
 
 _HEAD = "from torch.utils.data import DataLoader, DistributedSampler\nsampler = DistributedSampler(data)\n"

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
-from allranks.lint.launches import DEEPSPEED, LAUNCH, TORCHRUN
+from allranks.lint.launch_commands import DEEPSPEED, LAUNCH, TORCHRUN
 from allranks.lint.python_file import PythonFile, constant
-from allranks.lint.related import Launched
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule, example
 
 _JOB = example("torchrun --standalone --nproc_per_node=4 train.py", "--nodes=1", "--gres=gpu:4")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import WARNING, Finding
 from allranks.lint.python_file import PythonFile, keyword
-from allranks.lint.related import Launched
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule
 
 _HEAD = "import torch\nfrom torch.utils.data import random_split\ntorch.distributed.init_process_group()\n"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from allranks.lint.finding import NOTE, Finding
 from allranks.lint.python_file import PythonFile
-from allranks.lint.related import Launched
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule
 
 _HEAD = (

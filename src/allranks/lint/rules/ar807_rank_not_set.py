@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from allranks.lint.finding import ERROR, WARNING, Finding
-from allranks.lint.launches import PYTHON
+from allranks.lint.launch_commands import PYTHON
 from allranks.lint.python_file import PythonFile, constant, keyword
-from allranks.lint.related import Launched
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule, example
-from allranks.lint.rules.common import sources_unknown
+from allranks.lint.rules.rule_helpers import sources_unknown
 
 _JOB = example("export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))\nsrun {}",
                "--nodes=2", "--ntasks-per-node=4", "--gres=gpu:4")  # fmt: skip

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from allranks.errors import AllranksError
 from allranks.lint.finding import WARNING, Finding
-from allranks.lint.launches import PYTHON
+from allranks.lint.launch_commands import PYTHON
 from allranks.lint.python_file import PythonFile
-from allranks.lint.related import Launched
+from allranks.lint.related_files import Launched
 from allranks.lint.rule import Rule, example
-from allranks.lint.source import Source
+from allranks.lint.source_text import SourceFile
 
 _JOB = example("srun python train.py", "--nodes=2", "--ntasks-per-node=4", "--gres=gpu:4")
 RULE = Rule(
@@ -72,6 +72,6 @@ def _joins(file: PythonFile) -> bool:
             text = path.read_text("utf-8", "replace")
         except OSError:
             continue
-        if PythonFile(Source(str(path), text)).distributed:
+        if PythonFile(SourceFile(str(path), text)).distributed:
             return True
     return not ({"torch", "tensorflow", "keras", "jax"} & file.modules)

@@ -9,7 +9,7 @@ from allranks.errors import SiteError, UsageError
 from allranks.lint.finding import ERROR, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.rule import Rule, example
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 RULE = Rule(
     id="AR901",

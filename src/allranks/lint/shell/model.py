@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 if TYPE_CHECKING:
-    from allranks.lint.calls import Call, Shell
+    from allranks.lint.command_calls import Call, Shell
 
 
 @dataclass(frozen=True, slots=True)

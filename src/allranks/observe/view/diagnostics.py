@@ -24,8 +24,8 @@ def diagnostics(run: Run) -> list[Diagnostic]:
 
 def _lint(run: Run) -> Iterator[Diagnostic]:
     """Warnings and errors in the text that was submitted. A file that cannot be read has none."""
-    from allranks.lint.engine import Settings, lint
     from allranks.lint.finding import NOTE
+    from allranks.lint.linter import Settings, lint
 
     script = run.path / "job.sh"
     if not script.is_file():

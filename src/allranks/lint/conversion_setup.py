@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from allranks.lint.calls import TASK, Call
+from allranks.lint.command_calls import TASK, Call
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import Launch
+from allranks.lint.launch_commands import Launch
 from allranks.lint.shell.model import Assignment
 from allranks.lint.slurm_options import names
 
 if TYPE_CHECKING:
-    from allranks.lint.convert import Conversion
+    from allranks.lint.conversion import Conversion
 
 _CONDA = "/etc/profile.d/conda.sh"
 _OURS = frozenset(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allranks.lint.calls import Layer, command_name
-from allranks.lint.options import PROGRAM, Options, plain_options, slurm_options
+from allranks.lint.command_calls import Layer, command_name
+from allranks.lint.command_options import PROGRAM, CommandOptions, plain_options, slurm_options
 from allranks.lint.shell.model import Variable, Word
 from allranks.lint.slurm_options import SRUN
 
@@ -19,7 +19,7 @@ class Wrapper:
     verbs: tuple[str, ...] = ()
     """A word that must follow the name: ``exec`` in ``singularity exec``."""
     valued: tuple[str, ...] = ()
-    """Options that take the next word."""
+    """CommandOptions that take the next word."""
     skip: int = 0
     """Words between the options and the command: the image, a duration."""
     image_option: str = ""
@@ -116,7 +116,7 @@ def peel(words: Sequence[Word]) -> tuple[tuple[Layer, ...], tuple[Word, ...]]:
     while rest and len(layers) < 12:
         name = command_name(rest[0])
         if not name and _may_be_nothing(rest):
-            layers.append(Layer("", "unknown", Options(), rest[0].span, rest[:1]))
+            layers.append(Layer("", "unknown", CommandOptions(), rest[0].span, rest[:1]))
             rest = rest[1:]
             continue
         taken = _take(name, rest)
@@ -138,7 +138,7 @@ def _may_be_nothing(words: tuple[Word, ...]) -> bool:
     return listed and PROGRAM.match(words[1].start) is not None
 
 
-def _take(name: str, words: tuple[Word, ...]) -> tuple[Options, int, str] | None:
+def _take(name: str, words: tuple[Word, ...]) -> tuple[CommandOptions, int, str] | None:
     if name == "srun":
         options, count = slurm_options(words[1:], SRUN)
         return options, count + 1, "srun"
@@ -151,7 +151,7 @@ def _take(name: str, words: tuple[Word, ...]) -> tuple[Options, int, str] | None
     return None if wrapper is None else _wrapped(wrapper, words)
 
 
-def _wrapped(wrapper: Wrapper, words: tuple[Word, ...]) -> tuple[Options, int, str] | None:
+def _wrapped(wrapper: Wrapper, words: tuple[Word, ...]) -> tuple[CommandOptions, int, str] | None:
     at = 1
     if wrapper.verbs:
         # options may stand before the verb: singularity -q exec
@@ -164,7 +164,7 @@ def _wrapped(wrapper: Wrapper, words: tuple[Word, ...]) -> tuple[Options, int, s
     return options, at + count + wrapper.skip, wrapper.kind
 
 
-def _env(words: tuple[Word, ...]) -> tuple[Options, int, str]:
+def _env(words: tuple[Word, ...]) -> tuple[CommandOptions, int, str]:
     options, count = plain_options(words[1:], (), ("u", "unset", "C", "chdir"))
     at = 1 + count
     while at < len(words) and "=" in words[at].start:
@@ -172,9 +172,9 @@ def _env(words: tuple[Word, ...]) -> tuple[Options, int, str]:
     return options, at, "wrapper"
 
 
-def _mpi(words: tuple[Word, ...]) -> tuple[Options, int]:
+def _mpi(words: tuple[Word, ...]) -> tuple[CommandOptions, int]:
     """Like others, but ``-mca NAME VALUE`` takes two words."""
-    found: list[Options] = []
+    found: list[CommandOptions] = []
     at = 0
     while at < len(words) and words[at].start.startswith("-"):
         name = words[at].start.lstrip("-")
@@ -182,10 +182,10 @@ def _mpi(words: tuple[Word, ...]) -> tuple[Options, int]:
             at += 3
             continue
         options, count = plain_options(words[at : at + 2], (), _MPI_VALUED)
-        found.append(Options(options.items[:1]))
+        found.append(CommandOptions(options.items[:1]))
         first = options.items[0] if options.items else None
         at += (
             2 if first is not None and first.value is not None and "=" not in words[at].start else 1
         )
         del count
-    return Options(tuple(item for each in found for item in each.items)), at
+    return CommandOptions(tuple(item for each in found for item in each.items)), at

@@ -15,7 +15,7 @@ from pathlib import Path
 _FOREIGN = re.compile(r"[^\x09\x0a\x20-\x7e]")
 
 
-class Source:
+class SourceFile:
     """One text: a file, or standard input."""
 
     def __init__(self, name: str, text: str, path: Path | None = None) -> None:
@@ -64,7 +64,7 @@ class Source:
 class Span:
     """A place in a file, from ``start`` up to ``end``."""
 
-    source: Source
+    source: SourceFile
     start: int
     end: int
 
@@ -98,7 +98,7 @@ class Span:
 _HOLES = 0xF0000  # a private plane of Unicode: no script holds these by itself
 
 
-class Fragment(Source):
+class Fragment(SourceFile):
     """Text that a shell will read after another one has expanded it: the string of ``bash -c``."""
 
     def __init__(self, name: str) -> None:

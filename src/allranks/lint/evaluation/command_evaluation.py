@@ -6,11 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from allranks.lint.bindings import READERS, bind, forget
-from allranks.lint.calls import BATCH, Binding, Call, Shell
-from allranks.lint.expand import Expander
-from allranks.lint.follow.statements import Statements
-from allranks.lint.follow.trace import DEEPEST, Context
+from allranks.lint.command_calls import BATCH, Binding, Call, Shell
+from allranks.lint.command_wrappers import peel
+from allranks.lint.evaluation.statement_evaluation import StatementEvaluator
+from allranks.lint.evaluation.trace import DEEPEST, Context
 from allranks.lint.shell.model import (
     Command,
     Function,
@@ -21,12 +20,13 @@ from allranks.lint.shell.model import (
     Variable,
     Word,
 )
-from allranks.lint.wrappers import peel
+from allranks.lint.shell_variables import READERS, bind, forget
+from allranks.lint.variable_expansion import Expander
 
 _DECLARE = frozenset({"export", "declare", "typeset", "local", "readonly"})
 
 
-class Commands(Statements):
+class CommandEvaluator(StatementEvaluator):
     """Commands with their effects; text that another shell reads is left to those who build on this."""
 
     @abstractmethod

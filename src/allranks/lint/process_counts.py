@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allranks.lint.allocation import Shape
-from allranks.lint.launches import (
+from allranks.lint.launch_commands import (
     ACCELERATE,
     DEEPSPEED,
     HOROVODRUN,
@@ -14,7 +14,7 @@ from allranks.lint.launches import (
     Launch,
 )
 from allranks.lint.shell.model import Word
-from allranks.lint.values import Values
+from allranks.lint.word_values import Values
 
 _BY_GPU = frozenset({"gpu", "auto"})
 

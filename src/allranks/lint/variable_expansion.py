@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from allranks.lint.calls import Call, Environment, Shell
+from allranks.lint.command_calls import Call, Environment, Shell
 from allranks.lint.shell.model import (
     Arithmetic,
     Literal,
@@ -15,7 +15,7 @@ from allranks.lint.shell.model import (
     Variable,
     Word,
 )
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 _BLANK = re.compile(r"\s+")
 _MOST_PARTS = 400

@@ -15,10 +15,10 @@ from allranks.lint.shell.model import (
     Variable,
     Word,
 )
-from allranks.lint.source import Source, Span
+from allranks.lint.source_text import SourceFile, Span
 
 if TYPE_CHECKING:
-    from allranks.lint.options import Options
+    from allranks.lint.command_options import CommandOptions
 
 BATCH, TASK, REMOTE, UNKNOWN = "batch", "task", "remote", "unknown"
 
@@ -29,7 +29,7 @@ class Shell:
 
     kind: str
     """``batch``: once, on the first node. ``task``: in every task of a step. Else it is not known."""
-    source: Source
+    source: SourceFile
     layers: tuple[Layer, ...] = ()
     """What it was started by, outermost first: srun, containers, wrappers."""
     parent: Shell | None = None
@@ -47,7 +47,7 @@ class Layer:
     name: str
     kind: str
     """``srun``, ``mpi``, ``container``, ``wrapper``, ``remote``, ``unknown``."""
-    options: Options
+    options: CommandOptions
     span: Span
     words: tuple[Word, ...] = ()
 

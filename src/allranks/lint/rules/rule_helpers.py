@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from allranks.lint.calls import BATCH, TASK, Call
+from allranks.lint.command_calls import BATCH, TASK, Call
+from allranks.lint.command_wrappers import LEFT_ALONE
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import ACCELERATE, DEEPSPEED, LAUNCH, TORCHRUN, Launch
+from allranks.lint.launch_commands import ACCELERATE, DEEPSPEED, LAUNCH, TORCHRUN, Launch
 from allranks.lint.shell.model import Variable, Word
-from allranks.lint.values import RANKS
-from allranks.lint.wrappers import LEFT_ALONE
+from allranks.lint.word_values import RANKS
 
 RANK_OPTIONS = {
     TORCHRUN: "node-rank", LAUNCH: "node-rank", ACCELERATE: "machine-rank", DEEPSPEED: "node-rank",

@@ -1,4 +1,4 @@
-"""Options on a command line: found by name however they are written."""
+"""CommandOptions on a command line: found by name however they are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from allranks.lint.shell.model import Literal, Variable, Word
 from allranks.lint.slurm_options import ALIASES, NONE, OPTIONAL, REQUIRED, OptionTable
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Options:
+class CommandOptions:
     """The options of one command, in their order."""
 
     items: tuple[Option, ...] = ()
@@ -70,7 +70,7 @@ def after(word: Word, length: int) -> Word:
     return Word(tuple(parts), span)
 
 
-def slurm_options(words: Sequence[Word], table: OptionTable) -> tuple[Options, int]:
+def slurm_options(words: Sequence[Word], table: OptionTable) -> tuple[CommandOptions, int]:
     """The options of srun or sbatch, and the number of words they take."""
     found: list[Option] = []
     at = 0
@@ -87,7 +87,7 @@ def slurm_options(words: Sequence[Word], table: OptionTable) -> tuple[Options, i
         taken = _long(words, at, table) if start.startswith("--") else _short(words, at, table)
         found += taken[0]
         at += taken[1]
-    return Options(tuple(found)), at
+    return CommandOptions(tuple(found)), at
 
 
 PROGRAM = re.compile(
@@ -157,8 +157,8 @@ def _short(words: Sequence[Word], at: int, table: OptionTable) -> tuple[list[Opt
 
 def plain_options(
     words: Sequence[Word], flags: Iterable[str], valued: Iterable[str] | None = None
-) -> tuple[Options, int]:
-    """Options of a launcher or a wrapper, up to the first word that is none.
+) -> tuple[CommandOptions, int]:
+    """CommandOptions of a launcher or a wrapper, up to the first word that is none.
 
     With ``valued`` only those take the next word; without it all do that are no ``flags``.
     """
@@ -174,7 +174,7 @@ def plain_options(
     while at < len(words):
         word, start = words[at], words[at].start
         if start == "--":
-            return Options(tuple(found)), at + 1
+            return CommandOptions(tuple(found)), at + 1
         if not start.startswith("-"):
             if not start and (
                 _may_be_options(word, words[at + 1 :]) or _listed(word, words[at + 1 :])
@@ -193,4 +193,4 @@ def plain_options(
         else:
             found.append(Option(name, None, word.span, written))
         at += 1
-    return Options(tuple(found)), at
+    return CommandOptions(tuple(found)), at

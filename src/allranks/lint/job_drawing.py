@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allranks.lint.calls import BATCH, TASK
+from allranks.lint.command_calls import BATCH, TASK
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import DEEPSPEED, OTHER, PYTHON, Launch
-from allranks.lint.processes import Processes
+from allranks.lint.launch_commands import DEEPSPEED, OTHER, PYTHON, Launch
+from allranks.lint.process_counts import Processes
 from allranks.lint.shell.model import Part, Word
-from allranks.lint.values import (
+from allranks.lint.word_values import (
     ALL_HOSTS,
     FIRST_HOST,
     FIXED,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from allranks._version import __version__
-from allranks.lint.engine import LintReport
 from allranks.lint.finding import Finding, Severity
+from allranks.lint.linter import LintReport
 from allranks.lint.registry import all_rules
-from allranks.lint.source import Span
+from allranks.lint.source_text import Span
 
 
 def as_json(report: LintReport) -> str:

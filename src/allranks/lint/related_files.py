@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from allranks.lint.config_file import ConfigFile
-from allranks.lint.follow.files import file_reader
+from allranks.lint.evaluation.trace import file_reader
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import ACCELERATE, Launch
+from allranks.lint.launch_commands import ACCELERATE, Launch
 from allranks.lint.python_file import PythonFile
 
 _DEEPSPEED = ("deepspeed-config", "deepspeed", "ds-config")

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from allranks.lint.calls import Call, Layer
-from allranks.lint.follow.texts import SHELLS
-from allranks.lint.options import Options, plain_options
+from allranks.lint.command_calls import Call, Layer
+from allranks.lint.command_options import CommandOptions, plain_options
+from allranks.lint.command_wrappers import LEFT_ALONE
+from allranks.lint.evaluation.nested_scripts import SHELLS
 from allranks.lint.shell.model import Word
 from allranks.lint.slurm_options import names
-from allranks.lint.source import Span
-from allranks.lint.wrappers import LEFT_ALONE
+from allranks.lint.source_text import Span
 
 TORCHRUN, LAUNCH, ACCELERATE, DEEPSPEED = (
     "torchrun",
@@ -76,7 +76,7 @@ class Launch:
 
     call: Call
     kind: str
-    options: Options
+    options: CommandOptions
     span: Span
     """The launcher's name, as it is written."""
     script: Word | None = None
@@ -160,7 +160,7 @@ def _python(call: Call, words: tuple[Word, ...]) -> Launch | None:
             break
     if at >= len(words):
         return None
-    return Launch(call, PYTHON, Options(), words[0].span, words[at], False, words[at + 1 :])
+    return Launch(call, PYTHON, CommandOptions(), words[0].span, words[at], False, words[at + 1 :])
 
 
 def _module(call: Call, words: tuple[Word, ...], at: int) -> Launch | None:
@@ -173,7 +173,7 @@ def _module(call: Call, words: tuple[Word, ...], at: int) -> Launch | None:
         if name == "accelerate" and rest and rest[0].text == "launch":
             rest = rest[1:]
         return _made(call, kind, rest, words[0].span.to(words[at].span))
-    return Launch(call, PYTHON, Options(), words[0].span, words[at], True, words[at + 1 :])
+    return Launch(call, PYTHON, CommandOptions(), words[0].span, words[at], True, words[at + 1 :])
 
 
 def _made(call: Call, kind: str, words: tuple[Word, ...], span: Span) -> Launch:
@@ -205,4 +205,4 @@ def _other(call: Call, name: str, words: tuple[Word, ...]) -> Launch | None:
         return None
     if name in SHELLS and len(words) < 2:
         return None
-    return Launch(call, OTHER, Options(), words[0].span, words[0], False, words[1:])
+    return Launch(call, OTHER, CommandOptions(), words[0].span, words[0], False, words[1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from allranks.lint.calls import Binding, Environment
+from allranks.lint.command_calls import Binding, Environment
 from allranks.lint.shell.model import (
     Assignment,
     Branches,

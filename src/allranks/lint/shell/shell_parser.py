@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from allranks.lint.shell.compound import Compound
+from allranks.lint.shell.compound_statements import Compound
 from allranks.lint.shell.model import (
     Assignment,
     Chain,
@@ -20,8 +20,8 @@ from allranks.lint.shell.model import (
     Statement,
     Word,
 )
-from allranks.lint.shell.words import Words
-from allranks.lint.source import Source, Span
+from allranks.lint.shell.shell_words import Words
+from allranks.lint.source_text import SourceFile, Span
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -39,7 +39,7 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
 
 
-def parse(source: Source) -> Parsed:
+def parse(source: SourceFile) -> Parsed:
     """The statements of a text. Any text has some; what makes no sense is listed as broken."""
     tree = _parser().parse(source.plain)
     return _Reader(source).whole(tree.root_node)
@@ -48,7 +48,7 @@ def parse(source: Source) -> Parsed:
 class _Reader(Compound):
     """Turns the tree of one source into statements."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self.source = source
         self.words = Words(source, self.statements)
         self.comments: list[Span] = []

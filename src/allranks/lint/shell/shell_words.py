@@ -16,7 +16,7 @@ from allranks.lint.shell.model import (
     Variable,
     Word,
 )
-from allranks.lint.source import Source
+from allranks.lint.source_text import SourceFile
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -39,7 +39,7 @@ Statements = Callable[["Node"], tuple[Statement, ...]]
 class Words:
     """Reads words of one source. ``statements`` reads what stands inside ``$(…)``."""
 
-    def __init__(self, source: Source, statements: Statements) -> None:
+    def __init__(self, source: SourceFile, statements: Statements) -> None:
         self.source = source
         self._statements = statements
 

@@ -6,10 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from allranks.lint.bindings import assigned, forget, merge
-from allranks.lint.calls import Binding, Call, Environment
-from allranks.lint.expand import Expander
-from allranks.lint.follow.trace import MOST_CALLS, Context, Reader, Trace
+from allranks.lint.command_calls import Binding, Call, Environment
+from allranks.lint.evaluation.trace import MOST_CALLS, Context, Reader, Trace
 from allranks.lint.shell.model import (
     Branches,
     Chain,
@@ -22,9 +20,11 @@ from allranks.lint.shell.model import (
     Substitution,
     Word,
 )
+from allranks.lint.shell_variables import assigned, forget, merge
+from allranks.lint.variable_expansion import Expander
 
 
-class Statements(ABC):
+class StatementEvaluator(ABC):
     """Walks through statements; what a single command does is left to those who build on this."""
 
     def __init__(self, read: Reader) -> None:

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from allranks.lint.shell.model import Branches, Function, Group, Loop, Statement
-from allranks.lint.shell.words import Words
-from allranks.lint.source import Source, Span
+from allranks.lint.shell.shell_words import Words
+from allranks.lint.source_text import SourceFile, Span
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Compound(ABC):
     """Statements that hold others; those who build on this read the others."""
 
-    source: Source
+    source: SourceFile
     words: Words
 
     @abstractmethod

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from allranks.lint.bindings import bind
-from allranks.lint.calls import REMOTE, TASK, UNKNOWN, Call, Layer, Shell
-from allranks.lint.follow.commands import Commands
-from allranks.lint.follow.trace import Context
+from allranks.lint.command_calls import REMOTE, TASK, UNKNOWN, Call, Layer, Shell
+from allranks.lint.evaluation.command_evaluation import CommandEvaluator
+from allranks.lint.evaluation.trace import Context
 from allranks.lint.shell.model import Literal, Part, Word
-from allranks.lint.shell.parse import parse
-from allranks.lint.source import Fragment, Source, Span
+from allranks.lint.shell.shell_parser import parse
+from allranks.lint.shell_variables import bind
+from allranks.lint.source_text import Fragment, SourceFile, Span
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 
 
-class Walker(Commands):
+class ScriptEvaluator(CommandEvaluator):
     """The whole of it."""
 
     def note_written(self, call: Call) -> None:
@@ -121,7 +121,7 @@ class Walker(Commands):
         return self.nested(call, fragment, args, context, inside)
 
     def nested(
-        self, call: Call, source: Source, args: Sequence[Word], context: Context, inside: str
+        self, call: Call, source: SourceFile, args: Sequence[Word], context: Context, inside: str
     ) -> list[Call]:
         """Statements that a new shell reads: it sees what is exported."""
         layers = (*context.shell.layers, *call.layers)
@@ -150,7 +150,7 @@ def _inside(context: Context, now: str) -> str:
     return context.inside if context.inside in ("substitution", "trap") else now
 
 
-def _reads_itself(shell: Shell, source: Source) -> bool:
+def _reads_itself(shell: Shell, source: SourceFile) -> bool:
     """Whether a script would be followed inside of itself."""
     around: Shell | None = shell
     while around is not None:

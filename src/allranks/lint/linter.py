@@ -12,7 +12,7 @@ from allranks.errors import UsageError, did_you_mean
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding
 from allranks.lint.job_script import JobScript
 from allranks.lint.registry import Registered, all_rules, rule_of
-from allranks.lint.source import Source
+from allranks.lint.source_text import SourceFile
 
 if TYPE_CHECKING:
     from allranks.cluster.sites.model import Site
@@ -47,7 +47,7 @@ class LintReport:
     """What was found, and in what."""
 
     findings: list[Finding] = field(default_factory=list)
-    sources: list[Source] = field(default_factory=list)
+    sources: list[SourceFile] = field(default_factory=list)
     jobs: list[JobScript] = field(default_factory=list)
 
 
@@ -82,21 +82,21 @@ def lint(paths: Sequence[Path], settings: Settings) -> LintReport:
 def lint_text(name: str, text: str, settings: Settings | None = None) -> LintReport:
     """One text, read from elsewhere."""
     report = LintReport()
-    lint_source(Source(name, text), settings or Settings(), report)
+    lint_source(SourceFile(name, text), settings or Settings(), report)
     return _sorted(report)
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> SourceFile:
     """The text of a file; bytes that are no text become question marks, not errors."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{path} is larger than 2 MB: no job script.")
-        return Source(str(path), path.read_bytes().decode("utf-8", "replace"), path)
+        return SourceFile(str(path), path.read_bytes().decode("utf-8", "replace"), path)
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
 
 
-def lint_source(source: Source, settings: Settings, report: LintReport) -> None:
+def lint_source(source: SourceFile, settings: Settings, report: LintReport) -> None:
     """Adds what is found in one text."""
     report.sources.append(source)
     found: list[Finding] = []
@@ -111,7 +111,7 @@ def lint_source(source: Source, settings: Settings, report: LintReport) -> None:
     report.findings += [each for each in kept if not _switched_off(each)]
 
 
-def _script(source: Source, settings: Settings, report: LintReport) -> Iterator[Finding]:
+def _script(source: SourceFile, settings: Settings, report: LintReport) -> Iterator[Finding]:
     try:
         job = JobScript(source, site=settings.site)
     except Exception as error:  # noqa: BLE001
@@ -120,7 +120,7 @@ def _script(source: Source, settings: Settings, report: LintReport) -> Iterator[
     report.jobs.append(job)
     yield from _job(job, source)
     if settings.related:
-        from allranks.lint.related import launched_files
+        from allranks.lint.related_files import launched_files
 
         try:
             files = list(launched_files(job))
@@ -140,7 +140,7 @@ def _script(source: Source, settings: Settings, report: LintReport) -> Iterator[
         yield from shellcheck(source)
 
 
-def _job(job: JobScript, source: Source) -> Iterator[Finding]:
+def _job(job: JobScript, source: SourceFile) -> Iterator[Finding]:
     """The findings in a job; nothing is sure about its size where sbatch reads none of its directives."""
     for each in _run(lambda rule: rule.script, (job,), source):
         unsure = bool(job.directives.meant) and each.rule.startswith(("AR1", "AR2", "AR3"))
@@ -160,20 +160,20 @@ def _submitted(job: JobScript, settings: Settings, report: LintReport) -> Iterat
             yield from _job(inner, job.source)
 
 
-def _python(source: Source) -> Iterator[Finding]:
+def _python(source: SourceFile) -> Iterator[Finding]:
     from allranks.lint.python_file import PythonFile
 
     return _run(lambda each: each.python, (PythonFile(source), None), source)
 
 
-def _config(source: Source) -> Iterator[Finding]:
+def _config(source: SourceFile) -> Iterator[Finding]:
     from allranks.lint.config_file import ConfigFile
 
     return _run(lambda each: each.config, (ConfigFile(source), None), source)
 
 
 def _run(
-    choose: Callable[[Registered], object], subject: tuple[object, ...], source: Source
+    choose: Callable[[Registered], object], subject: tuple[object, ...], source: SourceFile
 ) -> Iterator[Finding]:
     """Every rule on one subject; a rule that fails is told, and takes no other down with it."""
     for each in all_rules():
@@ -186,7 +186,7 @@ def _run(
             yield _stopped(f"Rule {each.rule.id} stopped at this file", error, source)
 
 
-def _stopped(what: str, error: Exception, source: Source) -> Finding:
+def _stopped(what: str, error: Exception, source: SourceFile) -> Finding:
     """Our own mistake, told as a note."""
     text = f"{what} ({type(error).__name__}: {error}). Please report it, with the file."
     return Finding(BROKEN, NOTE, "allranks itself failed here", text, source.span(0, 0))

@@ -7,10 +7,11 @@ from typing import Any
 
 from allranks.errors import UsageError
 from allranks.job.fields import options, read
-from allranks.lint.convert_setup import convert_setup
+from allranks.lint.command_options import Option
+from allranks.lint.conversion_setup import convert_setup
 from allranks.lint.directives import option_lines
 from allranks.lint.job_script import JobScript
-from allranks.lint.launches import (
+from allranks.lint.launch_commands import (
     ACCELERATE,
     DEEPSPEED,
     HOROVODRUN,
@@ -21,7 +22,6 @@ from allranks.lint.launches import (
     TORCHRUN,
     Launch,
 )
-from allranks.lint.options import Option
 from allranks.lint.shell.model import Word
 
 _SAME = {
@@ -53,7 +53,7 @@ _OURS = frozenset(
      "main-process-port", "hostfile", "H", "hosts", "num-nodes", "num-gpus", "np", "m", "module", "use-env",
      "multi-gpu"}
 )  # fmt: skip
-"""Options that allranks gives each launcher by itself."""
+"""CommandOptions that allranks gives each launcher by itself."""
 
 
 @dataclass

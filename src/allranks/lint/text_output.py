@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from allranks.lint.finding import ERROR, NOTE, WARNING, Finding, Severity
-from allranks.lint.source import Span
+from allranks.lint.linter import Settings
+from allranks.lint.registry import all_rules
+from allranks.lint.rule import Rule
+from allranks.lint.source_text import Span
 
 _WIDTH = 80
 _COLOURS = {ERROR: "\033[1;31m", WARNING: "\033[1;33m", NOTE: "\033[1;36m"}
@@ -106,3 +109,18 @@ def _paragraph(text: str, indent: str, first: str = "") -> Iterator[str]:
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
         yield from wrapped or [indent.rstrip()]
+
+
+def list_rules(settings: Settings) -> str:
+    """A line for each rule; whole pages for the rules that are selected."""
+    chosen = [each.rule for each in all_rules() if settings.wants(each.rule.id)]
+    if settings.select:
+        return "\n\n".join(_page(rule) for rule in chosen)
+    return "\n".join(f"{rule.id}  {rule.severity.word:<8} {rule.title}" for rule in chosen)
+
+
+def _page(rule: Rule) -> str:
+    why = "\n".join(textwrap.wrap(" ".join(rule.why.split()), 80))
+    bad = textwrap.indent(rule.bad.strip(), "    ")
+    good = textwrap.indent(rule.good.strip(), "    ")
+    return f"{rule.id} {rule.name} ({rule.severity.word})\n{rule.title}\n\n{why}\n\nBad:\n{bad}\n\nGood:\n{good}"

@@ -78,7 +78,7 @@ def trained(options: argparse.Namespace, timing: str, folder: str) -> dict[str, 
 def measure(options: argparse.Namespace) -> None:
     """All rounds of one row, in this process and the ranks that it starts."""
     from allranks import world
-    from allranks.train.data.agree import gathered
+    from allranks.runtime.world.communicator import get_communicator
 
     end = time.monotonic() + options.seconds
     torch.set_num_threads(1)
@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace) -> None:
             for timing in turns.sample(["on", "off"], 2):
                 for key, blocks in trained(options, timing, folder).items():
                     taken[timing].setdefault(key, []).extend(blocks)
-            if any(gathered(time.monotonic() > end, world().size)):
+            if any(get_communicator(world().size).all_gather(time.monotonic() > end)):
                 break
     if world().is_main:
         print(json.dumps(taken))

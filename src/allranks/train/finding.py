@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allranks.errors import AllranksError, UsageError
+from allranks.runtime.world.communicator import get_communicator
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.checkpoint.manifest import read_saved
 from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.checkpoint.valid_checkpoints import find_newest_valid, find_problems, resolve
 from allranks.train.config import TrainConfig
-from allranks.train.data.agree import gathered
 
 if TYPE_CHECKING:
     from allranks.train.trainer import Trainer
@@ -87,7 +87,7 @@ def _opened(path: Path, own: bool, size: int) -> Found:
         found = Found(reader, reader.blob("state"), own)
     except AllranksError as error:
         problem = str(error)
-    for rank, told in enumerate(gathered(problem, size)):
+    for rank, told in enumerate(get_communicator(size).all_gather(problem)):
         if told:
             raise UsageError(told if size == 1 else f"Rank {rank}: {told}")
     assert found is not None
@@ -96,25 +96,28 @@ def _opened(path: Path, own: bool, size: int) -> Found:
 
 def _together(look: Callable[..., Any], rank: int, size: int) -> Any:
     """Rank 0 looks, and whenever it checks a checkpoint each rank reads its share of the files."""
+    ranks = get_communicator(size)
     found, problem = None, ""
     if rank == 0:
         try:
             found = look(lambda path: _checked(path, rank, size))
         except AllranksError as error:
             problem = str(error)
-        gathered(None, size)
+        ranks.broadcast(None)
     else:
-        while (path := gathered(None, size)[0]) is not None:
-            gathered(_share(Path(path), rank, size), size)
-    found, problem = gathered((found, problem), size)[0]
+        path: str | None = None
+        while (path := ranks.broadcast(path)) is not None:
+            ranks.all_gather(_share(Path(path), rank, size))
+    found, problem = ranks.broadcast((found, problem))
     if problem:
         raise UsageError(problem)
     return found
 
 
 def _checked(path: Path, rank: int, size: int) -> list[str]:
-    gathered(str(path), size)
-    told = gathered(_share(path, rank, size), size)
+    ranks = get_communicator(size)
+    ranks.broadcast(str(path))
+    told = ranks.all_gather(_share(path, rank, size))
     # A rank that does not see the folder (NFS remembers for a while what was not there) proves nothing.
     unseen = [other for other, found in enumerate(told) if found is None]
     found = [text for texts in told if texts is not None for text in texts]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allranks.errors import AllranksError, UsageError
+from allranks.runtime.world.communicator import get_communicator
 from allranks.train import resuming
 from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.checkpoint_names import check_name, links_of
-from allranks.train.data.agree import gathered
 from allranks.train.finding import note_finished
 from allranks.train.writing import Writing
 
@@ -71,7 +71,7 @@ class Saving:
             self._writing.pace.guess(snapshot, here.size)
         except AllranksError as error:
             problem = str(error)
-        for told in filter(None, gathered(problem, here.size)):
+        for told in filter(None, get_communicator(here.size).all_gather(problem)):
             raise UsageError(told)
 
     def had_finished(self, own: Path | None) -> None:

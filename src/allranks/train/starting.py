@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.errors import UsageError
 from allranks.runs.atomic_files import read_json
+from allranks.runtime.world.communicator import get_communicator
 from allranks.train import resuming
 from allranks.train.checkpoint.store import CheckpointStore
-from allranks.train.data.agree import gathered
 from allranks.train.finding import find, note_finished
 from allranks.train.loggers.undo import lines_there
 from allranks.train.saving import Saving
@@ -89,7 +89,7 @@ def _resume(
     resuming.misfits(fit, found.reader, found.state)
     _keep_seed(trainer, fit, found.state["progress"]["seed"], train, val)
     resuming.load(trainer, fit, found.reader, found.state)
-    over = gathered(found.is_over(trainer.config), trainer.world.size)[0]
+    over = get_communicator(trainer.world.size).all_gather(found.is_over(trainer.config))[0]
     manifest, logged = found.reader.manifest, found.state["progress"]["logged"]
     return GoneOn(found.reader.path, found.own, over, logged, manifest.seconds)
 

@@ -14,6 +14,7 @@ from allranks.core.formatting import size
 from allranks.core.units import parse_time
 from allranks.errors import REPLACED, AllranksError
 from allranks.runtime.preemption.deadline import shared_deadline
+from allranks.runtime.world.communicator import get_communicator
 from allranks.train import resuming
 from allranks.train.checkpoint.completion_notes import SAVE_CANCELLED
 from allranks.train.checkpoint.manifest import SavedCheckpoint
@@ -21,7 +22,6 @@ from allranks.train.checkpoint.saver import CheckpointSaver
 from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.checkpoint.write_plan import CheckpointState, bytes_of
 from allranks.train.checkpoint_names import any_there, next_place
-from allranks.train.data.agree import gathered
 from allranks.train.pace import Pace
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Writing:
                 token = self.store.take_over(about)
             except OSError as error:
                 problem = f"{self.store.folder} cannot be written: {error.strerror or error}"
-        problem = gathered(problem, here.size)[0]
+        problem = get_communicator(here.size).all_gather(problem)[0]
         if problem:
             self._warn(self._fit.state.step, problem)
             return
@@ -78,7 +78,7 @@ class Writing:
     def is_busy(self) -> bool:
         """Whether a save is still under way on any rank."""
         busy = self._saver is not None and self._saver.busy
-        return any(gathered(busy, self._trainer.world.size))
+        return any(get_communicator(self._trainer.world.size).all_gather(busy))
 
     def start(self, links: set[str], finished: bool) -> bool:
         """Copy this step, and have it written; False, told, when that cannot be.
@@ -106,13 +106,13 @@ class Writing:
             return
         if here.rank:
             saver.wait()
-        elsewhere = gathered(saver.problem if here.rank else "", here.size)
+        elsewhere = get_communicator(here.size).all_gather(saver.problem if here.rank else "")
         if any(elsewhere):
             saver.cancel()  # rank 0 need not wait for a file that will not come
         if here.is_main:
             saver.wait()
         end = (saver.problem, saver.taken_over, saver.seconds)
-        problem, taken, seconds = gathered(end, here.size)[0]
+        problem, taken, seconds = get_communicator(here.size).all_gather(end)[0]
         step, self._under_way = self._under_way, None
         self.pace.measure(seconds)
         self.last_is_saved = not problem
@@ -146,7 +146,7 @@ class Writing:
             problem = str(error)
         except Exception as error:  # noqa: BLE001  of a callback's state_dict; the other ranks wait
             problem = f"{type(error).__name__}: {error}"
-        told = gathered((part, problem), here.size)
+        told = get_communicator(here.size).all_gather((part, problem))
         problems = [text for _, text in told if text]
         if made is not None and not problems:
             return made, Path(told[0][0])

@@ -183,7 +183,7 @@ def test_what_is_no_loader_is_refused(wrong: Any) -> None:
 
 
 def test_a_stream_of_many_ranks_needs_a_group() -> None:
-    with pytest.raises(WorldError, match="not initialised"):
+    with pytest.raises(WorldError, match="not initialized"):
         distribute_loader([torch.ones(1)], rank=0, size=2, device="cpu")
 
 

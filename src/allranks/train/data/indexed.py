@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from allranks.errors import UsageError
-from allranks.train.data.agree import connected, gathered
+from allranks.runtime.world.communicator import find_communicator, get_communicator
 from allranks.train.data.audit import AuditLog, AuditReport, RankReport, compare, ranks_text
 from allranks.train.data.base import DistributedLoader, LoaderOptions, Pair, RankLayout, check_unit
 from allranks.train.data.batch_schedule import (
@@ -35,13 +35,18 @@ _LEDGER = 1 << 20
 _END: Any = object()
 
 
+def _has_peers(size: int) -> bool:
+    """Return whether there are other ranks and they are connected."""
+    return size > 1 and find_communicator() is not None
+
+
 def agreement(size: int) -> Any:
     """A check that a user's sampler drew the same indices on all ranks."""
 
     def agree(own: Digest) -> None:
-        if not connected(size):
+        if not _has_peers(size):
             return
-        found = gathered(own, size)
+        found = get_communicator(size).all_gather(own)
         odd = [rank for rank, other in enumerate(found) if other != found[0]]
         if odd:
             raise UsageError(
@@ -72,12 +77,12 @@ class IndexedLoader(DistributedLoader):
         self._audited = not options.audit
         self._audit_from = (0, 0)
         self._differs = ""
-        if options.audit and connected(layout.size):
+        if options.audit and _has_peers(layout.size):
             self._compare_datasets(loader)
 
     def _compare_datasets(self, loader: DataLoader) -> None:
         own, note = identity(loader.dataset, read=loader.num_workers == 0)
-        self._differs = compare_identities(gathered(own, self.layout.size))
+        self._differs = compare_identities(get_communicator(self.layout.size).all_gather(own))
         self.notes += [note] if note else []
         self.warnings += [self._differs] if self._differs else []
 
@@ -114,7 +119,7 @@ class IndexedLoader(DistributedLoader):
             return None
         own = self._report(self._audit_log)
         self._audit_log = None
-        report = compare(gathered(own, self.layout.size))
+        report = compare(get_communicator(self.layout.size).all_gather(own))
         return AuditReport(False, self._differs) if report.ok and self._differs else report
 
     def _report(self, audit_log: AuditLog) -> RankReport:

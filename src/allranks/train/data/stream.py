@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from allranks.errors import UsageError, WorldError
-from allranks.train.data.agree import Sum, connected, gathered
+from allranks.errors import UsageError
+from allranks.runtime.world.communicator import get_communicator
 from allranks.train.data.audit import AuditReport, StreamAuditLog, compare_streams, ranks_text
 from allranks.train.data.base import (
     BatchWeight,
@@ -50,7 +50,7 @@ class _Asked:
 
     batch: Any
     count: int
-    sums: Sum
+    wait_for_sums: Callable[[], list[float]]
 
     @property
     def own(self) -> bool:
@@ -85,11 +85,7 @@ class StreamLoader(DistributedLoader):
             self.notes.append(
                 "the stream's batches are dealt out in turn; every rank reads them all."
             )
-        if layout.size > 1 and not connected(layout.size):
-            raise WorldError(
-                f"A stream shared by {layout.size} ranks needs torch.distributed, which is not "
-                "initialised. Call allranks.init() first."
-            )
+        self._communicator = get_communicator(layout.size)
 
     def _own_source(self, source: Any) -> Any:
         if not isinstance(source, DataLoader):
@@ -194,7 +190,7 @@ class StreamLoader(DistributedLoader):
             reader.next()
         ahead, first = self._ask(reader), True
         while True:
-            step, (having, total, full) = ahead, ahead.sums.wait()
+            step, (having, total, full) = ahead, [int(each) for each in ahead.wait_for_sums()]
             if not having:
                 break
             if first and having < self.layout.size:
@@ -209,7 +205,7 @@ class StreamLoader(DistributedLoader):
         batch = reader.next() if before is None or before.own else END
         count = count_samples(batch) if batch is not END else 0
         full = int(count == (self._full or self.batch_size))
-        return _Asked(batch, count, Sum([batch is not END, count, full]))
+        return _Asked(batch, count, self._communicator.start_sum([batch is not END, count, full]))
 
     def _given(self, step: _Asked, reader: StreamReader, total: int, full: bool) -> Pair:
         size, audit_log = self.layout.size, self._audit_log
@@ -224,7 +220,9 @@ class StreamLoader(DistributedLoader):
     def _refuse_empty(self, reader: StreamReader) -> None:
         """A rank with nothing to repeat cannot keep in step: an error, and on all ranks the same."""
         empty = [
-            r for r, has in enumerate(gathered(reader.last is not END, self.layout.size)) if not has
+            r
+            for r, has in enumerate(self._communicator.all_gather(reader.last is not END))
+            if not has
         ]
         if empty:
             raise UsageError(
@@ -237,7 +235,7 @@ class StreamLoader(DistributedLoader):
         if self._alike and self._shard is False:
             reader.prints()  # as the epoch was opened before a resumption
         if self._shard == "auto":
-            found = gathered(reader.prints(), self.layout.size)
+            found = self._communicator.all_gather(reader.prints())
             if not any(found):
                 return
             self._shard = all(other == found[0] for other in found)
@@ -263,7 +261,7 @@ class StreamLoader(DistributedLoader):
             return None
         own = self._audit_log.report(self.layout.rank, self.layout.size)
         self._audit_log = None
-        return compare_streams(gathered(own, self.layout.size))
+        return compare_streams(self._communicator.all_gather(own))
 
     def close(self) -> None:
         shut_down_workers(self._source)

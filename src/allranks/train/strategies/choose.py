@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from allranks.core.formatting import size
 from allranks.errors import UsageError, did_you_mean
 from allranks.runtime.world import World
+from allranks.runtime.world.communicator import find_communicator
 from allranks.train.strategies.base import Strategy, StrategyOptions
 from allranks.train.strategies.ddp import DDP
 from allranks.train.strategies.single import Single
@@ -136,11 +136,8 @@ def _copies(optimizer: Optimizer, group: dict[str, object]) -> float:
 def _least_memory(device: torch.device) -> int:
     """The smallest GPU's memory: ranks that chose differently would wait for each other forever."""
     memory = _device_memory(device)
-    if not dist.is_initialized():
-        return memory
-    least = torch.tensor(memory, dtype=torch.int64, device=device)
-    dist.all_reduce(least, op=dist.ReduceOp.MIN)
-    return int(least)
+    ranks = find_communicator()
+    return min(ranks.all_gather(memory)) if ranks else memory
 
 
 def _device_memory(device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""CommandOptions on a command line: found by name however they are written."""
+"""Options on a command line: found by name however they are written."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _short(words: Sequence[Word], at: int, table: OptionTable) -> tuple[list[Opt
 def plain_options(
     words: Sequence[Word], flags: Iterable[str], valued: Iterable[str] | None = None
 ) -> tuple[CommandOptions, int]:
-    """CommandOptions of a launcher or a wrapper, up to the first word that is none.
+    """Options of a launcher or a wrapper, up to the first word that is none.
 
     With ``valued`` only those take the next word; without it all do that are no ``flags``.
     """

@@ -19,7 +19,7 @@ class Wrapper:
     verbs: tuple[str, ...] = ()
     """A word that must follow the name: ``exec`` in ``singularity exec``."""
     valued: tuple[str, ...] = ()
-    """CommandOptions that take the next word."""
+    """Options that take the next word."""
     skip: int = 0
     """Words between the options and the command: the image, a duration."""
     image_option: str = ""

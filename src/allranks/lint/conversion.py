@@ -53,7 +53,7 @@ _OURS = frozenset(
      "main-process-port", "hostfile", "H", "hosts", "num-nodes", "num-gpus", "np", "m", "module", "use-env",
      "multi-gpu"}
 )  # fmt: skip
-"""CommandOptions that allranks gives each launcher by itself."""
+"""Options that allranks gives each launcher by itself."""
 
 
 @dataclass

@@ -117,4 +117,4 @@ SRUN = _table(
 SITE_OPTIONS = frozenset(
     [*_SRUN_VALUED, "image", "module", "volume", "entrypoint", "uenv", "view", "gmem", "constraint"]
 )
-"""CommandOptions that plugins add to sbatch on some sites: not known is not wrong."""
+"""Options that plugins add to sbatch on some sites: not known is not wrong."""

@@ -1,4 +1,4 @@
-"""CommandOptions of sbatch that do not exist."""
+"""Options of sbatch that do not exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULE = Rule(
     id="AR007",
     name="misspelled-option",
     title="sbatch has no such option",
-    why="""sbatch refuses a script with an option that it does not know ("unrecognized option"). CommandOptions
+    why="""sbatch refuses a script with an option that it does not know ("unrecognized option"). Options
     that only one cluster knows exist, so only a word that is nearly a known one is told.""",
     severity=ERROR,
     symptoms=("sbatch: unrecognized option", "sbatch refuses the script"),

@@ -1,4 +1,4 @@
-"""CommandOptions of Slurm that were renamed."""
+"""Options of Slurm that were renamed."""
 
 from __future__ import annotations
 

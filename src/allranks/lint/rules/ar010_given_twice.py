@@ -29,7 +29,7 @@ _ADD_UP = frozenset({"mail-type", "container-mounts", "container-env"})
 
 
 def check(job: JobScript) -> Iterator[Finding]:
-    """CommandOptions whose later value differs from the earlier one."""
+    """Options whose later value differs from the earlier one."""
     seen: dict[tuple[int, str], tuple[Option, str, Span]] = {}
     for line, option in option_lines(job.directives):
         value = option.value.shown.strip() if option.value is not None else ""

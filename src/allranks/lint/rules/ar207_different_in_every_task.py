@@ -39,7 +39,7 @@ _DRAWS = frozenset(
 
 
 def check(job: JobScript) -> Iterator[Finding]:
-    """CommandOptions and variables of launches over several nodes."""
+    """Options and variables of launches over several nodes."""
     for launch in job.launches:
         if launch.step is None or job.shape(launch).nodes == 1:
             continue

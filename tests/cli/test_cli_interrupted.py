@@ -30,7 +30,7 @@ def test_a_run_that_left_is_told_as_interrupted(allranks: Allranks, tmp_path: Pa
     assert done.returncode == 75, done.stderr
     assert (tmp_path / "part-1").exists(), "rank 1 was ended in the middle of its save"
     assert "first error" not in done.stderr
-    assert "go on with: allranks resume leaves-" in done.stderr
+    assert "Resume it with: allranks resume leaves-" in done.stderr
     (listed,) = json.loads(allranks("ps", "--json").stdout)
     assert (listed["state"], listed["exit_code"]) == ("INTERRUPTED", 75)
     shown = allranks("ps").stdout

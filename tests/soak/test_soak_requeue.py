@@ -70,7 +70,7 @@ def test_it_stops_without_progress_until_a_user_lets_it_go_on(slurm: Allranks) -
     words = ["--requeue", "--max-no-progress", "1", "--follow"]
     done = slurm("submit", "-t", "5m", *words, "steps.py", "20", "0")
     assert done.returncode == 75, done.stdout + done.stderr
-    assert "1 attempt left no newer checkpoint (--max-no-progress): it stops." in done.stderr
+    assert "1 attempt left no newer checkpoint (--max-no-progress)." in done.stderr
     again = slurm("resume", "--max-attempts", "9", "--max-no-progress", "8", "--json", "last")
     assert again.returncode == 0, again.stderr
     folder = Path(json.loads(again.stdout)["folder"])
@@ -82,7 +82,7 @@ def test_attempts_are_limited_until_a_user_raises_the_limit(slurm: Allranks) -> 
     words = ["-t", "5m", "--requeue", "--max-attempts", "2", "--follow", "steps.py", "3", "1"]
     done = slurm("submit", *words)
     assert done.returncode == 75, done.stdout + done.stderr
-    assert "attempt 2, and --max-attempts is 2: it stops." in done.stderr
+    assert "This was attempt 2, and --max-attempts is 2." in done.stderr
     again = slurm("resume", "--max-attempts", "9", "--follow", "last")
     assert again.returncode == 0, again.stdout + again.stderr
     assert [one["next"] for one in attempts(slurm)["attempts"]] == ["requeue", "stop", "done"]

@@ -19,15 +19,15 @@ from allranks.job.launchers import LAUNCHERS, Launcher, Place
 from allranks.job.launchers.horovodrun import needs_table
 from allranks.job.layers import JobLayer
 from allranks.job.plan import Plan
-from allranks.job.sbatch.attempt_lines import limits
+from allranks.job.sbatch.attempt_lines import requeue_policy
 from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
 from allranks.runs.run_process import note_process
-from allranks.runtime.agent.attempt_end import End, after
+from allranks.runtime.agent.attempt_end import AttemptEnd, end_attempt
 from allranks.runtime.agent.attempt_start import record_kill
 from allranks.runtime.agent.first_error import summary
 from allranks.runtime.agent.linux_processes import die_with
-from allranks.runtime.agent.requeue_policy import Policy
+from allranks.runtime.agent.requeue_policy import RequeuePolicy
 from allranks.runtime.agent.sweep import sweep
 from allranks.runtime.world.endpoints import derived_port, free_port
 from allranks.schedulers.activation import STRICT, inside, local_setup
@@ -103,9 +103,9 @@ def _attempts(
 ) -> int:
     """One attempt, and another whenever crashed ranks may be started again."""
     while True:
-        decision = after(_start(plan, run, setup, extra, meanwhile))
+        decision = end_attempt(_start(plan, run, setup, extra, meanwhile))
         if decision.next == "restart" or plan.job.restarts or decision.outcome == "interrupted":
-            print(f"allranks: {decision.sentence}", file=sys.stderr)
+            print(f"allranks: {decision.reason}", file=sys.stderr)
         if decision.next != "restart":
             return decision.code
         meanwhile = _nothing
@@ -115,9 +115,9 @@ def _nothing() -> None:
     """The code is described once."""
 
 
-def local_policy(plan: Plan) -> Policy:
+def local_policy(plan: Plan) -> RequeuePolicy:
     """On this machine there is no queue to go back to."""
-    return limits(plan)._replace(requeue=False)
+    return requeue_policy(plan)._replace(requeue=False)
 
 
 def _start(
@@ -126,7 +126,7 @@ def _start(
     setup: list[str],
     extra: dict[str, str],
     meanwhile: Callable[[], object],
-) -> End:
+) -> AttemptEnd:
     """One attempt. The exit code is the failing rank's."""
     launcher = LAUNCHERS[plan.launcher]
     words = [word for group in launcher.words(plan, _place(plan)) for word in group]
@@ -149,7 +149,7 @@ def _start(
     if code and failure and launcher.wraps_ranks and plan.launcher != "srun":
         code = failure.exit_code or code  # other launchers turn every failure into a 1
         print(summary(attempt.path), file=sys.stderr)
-    return End(attempt, code, local_policy(plan), told=watch.asked)
+    return AttemptEnd(attempt, code, local_policy(plan), terminated=watch.asked)
 
 
 @contextmanager

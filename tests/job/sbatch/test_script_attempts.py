@@ -10,7 +10,7 @@ from script_rig import NOTE, Stage, Told, plan_of
 
 from allranks.job.sbatch import render
 from allranks.runtime.agent.agent_options import read_options
-from allranks.runtime.agent.requeue_policy import Policy
+from allranks.runtime.agent.requeue_policy import RequeuePolicy
 
 SCONTROL = (
     NOTE
@@ -25,12 +25,12 @@ PYTHON = (
     NOTE
     + """env -0 >"$NOTES.env"
 if [[ $1 == -c ]]; then exit "${NO_AGENT:-0}"; fi
-if [[ $3 == after && ${NO_AGENT:-0} == 0 ]]; then
+if [[ $3 == attempt-end && ${NO_AGENT:-0} == 0 ]]; then
   touch "$4/end.json"; head -n 1 "$ANSWERS"; sed -i 1d "$ANSWERS"; exit
 fi
-if [[ $3 == before ]]; then
-  if [[ ${BEFORE:-go} != go ]]; then touch "$4/end.json"; fi
-  echo "${BEFORE:-go}"; exit
+if [[ $3 == attempt-start ]]; then
+  if [[ ${START:-start} != start ]]; then touch "$4/end.json"; fi
+  echo "${START:-start}"; exit
 fi
 if [[ $3 == rank || $3 == block-signals ]]; then while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; fi
 if [[ $1 == train.py && -n $LEAVE ]]; then echo "time is up" >"$ALLRANKS_ATTEMPT_DIR/interrupted"; fi
@@ -65,21 +65,27 @@ ON = {"requeue": True}
 
 
 def test_back_into_the_queue(stage: Stage) -> None:
-    told = run(stage, "requeue 0\n", ON)
+    told = run(stage, "requeue 0 JobState=RUNNING\n", ON)
     assert (told.code, told.of("sbatch")) == (0, [])
     assert ("requeue", "7") in told.of("scontrol")
     words = told.of("python")[-1]
-    assert words[:3] == ("-m", "allranks.runtime.agent", "after")
+    assert words[:3] == ("-m", "allranks.runtime.agent", "attempt-end")
     assert words[5] == "--requeue"
-    assert read_options(words[2:9]).policy == Policy(requeue=True)  # its defaults are the agent's
-    assert words[-2:] == ("--job", "JobState=RUNNING Restarts=0 Requeue=1")
+    assert read_options(words[2:9]).policy == RequeuePolicy(
+        requeue=True
+    )  # its defaults are the agent's
+    assert words[-3:] == ("--job", "JobState=RUNNING Restarts=0 Requeue=1", "--retry-after=0")
 
 
 @pytest.mark.parametrize("how", [{"REFUSED": "1"}, {}])
 def test_a_new_job_where_slurm_refuses(stage: Stage, how: dict[str, str]) -> None:
     (stage.folder / "run").mkdir()
     (stage.folder / "run" / "excluded").write_text("n3,n4\n")
-    answer = "requeue 0\nresubmit 0\n" if how else "resubmit 0\n"
+    answer = (
+        "requeue 0 JobState=RUNNING\nresubmit 0 JobState=RUNNING\n"
+        if how
+        else "resubmit 0 JobState=RUNNING\n"
+    )
     told = run(stage, answer, ON, SLURM_CONF="/etc/my.conf", MINE="kept", **how)
     assert told.code == 0, told.output
     (words,) = told.of("sbatch")
@@ -94,7 +100,7 @@ def test_a_new_job_where_slurm_refuses(stage: Stage, how: dict[str, str]) -> Non
 
 
 def test_a_job_that_slurm_has_put_back_itself_is_not_submitted_too(stage: Stage) -> None:
-    told = run(stage, "requeue 0\nrequeued 0\n", ON, REFUSED="1", RESTARTS="1")
+    told = run(stage, "requeue 0 JobState=RUNNING\nrequeued 0\n", ON, REFUSED="1", RESTARTS="1")
     assert (told.code, told.of("sbatch")) == (0, [])
     assert told.of("python")[-1][-1] == "--refused"
 
@@ -154,12 +160,12 @@ def test_a_script_that_may_not_go_on_tells_that_it_has_not_finished(stage: Stage
     assert not (stage.folder / "run" / "finished").exists()
 
 
-@pytest.mark.parametrize(("answer", "code", "sent"), [("stop 75", 75, 0), ("avoid", 0, 1)])
+@pytest.mark.parametrize(("answer", "code", "sent"), [("stop 75", 75, 0), ("resubmit", 0, 1)])
 def test_what_is_asked_before_a_later_attempt(
     stage: Stage, answer: str, code: int, sent: int
 ) -> None:
     (stage.folder / "run" / "attempts" / "1").mkdir(parents=True)
-    told = run(stage, "", {**ON, "exclude": "n9"}, BEFORE=answer)
+    told = run(stage, "", {**ON, "exclude": "n9"}, START=answer)
     assert (told.code, trainings(told), len(told.of("sbatch"))) == (code, 0, sent)
     assert told.of("python")[-1][-2:] == ("--exclude", "n9")
 
@@ -169,7 +175,8 @@ def test_a_job_knows_its_end_and_an_array_task_its_own_folder(stage: Stage) -> N
     assert told.env["ALLRANKS_DEADLINE"] == "1800000000"
     assert told.env["ALLRANKS_RUN_DIR"] == str(stage.folder / "run/tasks/3")
     assert told.env["ALLRANKS_ATTEMPT_DIR"] == str(stage.folder / "run/attempts/1")
-    told = run(stage, "requeue 0\nresubmit 0\n", {"array": "0-3", **ON}, SLURM_ARRAY_TASK_ID="3",
+    answers = "requeue 0 JobState=RUNNING\nresubmit 0 JobState=RUNNING\n"
+    told = run(stage, answers, {"array": "0-3", **ON}, SLURM_ARRAY_TASK_ID="3",
                SLURM_ARRAY_JOB_ID="6", REFUSED="1", SLURM_JOB_END_TIME="1900000000")  # fmt: skip
     assert told.env["ALLRANKS_DEADLINE"] == "1900000000"
     assert ("requeue", "6_3") in told.of("scontrol")
@@ -185,7 +192,7 @@ def test_without_the_agent_the_exit_code_asks_to_go_on(
 
 
 def test_a_script_that_was_printed_finds_its_folder_again(stage: Stage) -> None:
-    (stage.folder / "answers").write_text("resubmit 0\n")
+    (stage.folder / "answers").write_text("resubmit 0 JobState=RUNNING\n")
     plan = plan_of(**ON)
     told = stage.run(render(plan), plan, ANSWERS=str(stage.folder / "answers"))
     folder = stage.work / "runs" / "train-7"
@@ -200,7 +207,9 @@ def test_a_script_that_was_printed_is_copied_once(stage: Stage) -> None:
     """Some versions of ``cp -n`` fail where the file is there already."""
     fails = '#!/bin/bash\nif [[ -e ${!#} ]]; then exit 1; fi\nexec /bin/cp "$@"\n'
     stage.fake("cp", fails)
-    (stage.folder / "answers").write_text("requeue 0\nrequeue 0\n")
+    (stage.folder / "answers").write_text(
+        "requeue 0 JobState=RUNNING\nrequeue 0 JobState=RUNNING\n"
+    )
     plan = plan_of(**ON)
     for _ in range(2):
         told = stage.run(render(plan), plan, ANSWERS=str(stage.folder / "answers"))

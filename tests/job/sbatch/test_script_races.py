@@ -23,7 +23,7 @@ def test_the_usual_end(stub: Stub) -> None:
     assert played.code == 0, played.output
     assert (played.count("scontrol requeue 7"), played.count("sbatch")) == (1, 0)
     assert stub.end()["next"] == "requeue"
-    assert played.output.count("It goes back into the queue") == 1
+    assert played.output.count("The job is requeued") == 1
 
 
 def test_the_end_of_the_job_while_it_is_decided_submits_one_job(stub: Stub) -> None:
@@ -87,7 +87,7 @@ def test_the_word_of_allranks_cancel_holds_though_slurm_took_the_job_back(
     assert played.calls[-1] == f"scancel {sent}", played.output
     again = stub.play()
     assert again.code == 143
-    assert "This run was cancelled; go on with: allranks resume run" in again.output
+    assert "This run was cancelled. Resume it with: allranks resume run" in again.output
     assert not (stub.run / "attempts" / "2").exists()
 
 
@@ -109,7 +109,7 @@ def test_a_slurm_that_never_answers_is_told_in_the_record(stub: Stub) -> None:
     assert played.code == 75, played.output
     end = stub.end()
     assert (end["next"], end["exit_code"]) == ("stop", 75)
-    assert end["reason"].endswith("do it with: allranks resume run")
+    assert end["reason"].endswith("Slurm did not requeue it. Resume it with: allranks resume run")
     assert played.output.count(end["reason"]) == 1
     assert not (stub.run / "resubmitted").exists()
 

@@ -12,7 +12,7 @@ from allranks.job.sbatch.execution_places import (
     tasks_differ,
     uses_agent,
 )
-from allranks.runtime.agent.requeue_policy import Policy
+from allranks.runtime.agent.requeue_policy import RequeuePolicy
 
 OWN_FOLDER = '"${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"'
 """The run folder of a script that was printed, not submitted: one for each submission."""
@@ -35,14 +35,15 @@ def follows_up(plan: Plan) -> bool:
     return requeues(plan) or restarts(plan)
 
 
-def limits(plan: Plan) -> Policy:
-    """How often the script may go on."""
-    usual, job = Policy(), plan.job
-    most, idle = (
+def requeue_policy(plan: Plan) -> RequeuePolicy:
+    """Return the limits within which the script follows an attempt by another."""
+    usual, job = RequeuePolicy(), plan.job
+    return RequeuePolicy(
+        requeues(plan),
         job.max_attempts or usual.max_attempts,
         job.max_no_progress or usual.max_no_progress,
+        job.restarts or usual.restarts,
     )
-    return Policy(requeues(plan), most, idle, job.restarts or usual.restarts)
 
 
 def asks_agent(plan: Plan) -> bool:
@@ -69,7 +70,7 @@ def folder_lines(plan: Plan, run_dir: str | None) -> list[str]:
         *lines,
         f"finished=$run_folder/finished{task}",
         "if [[ -e $finished ]]; then",
-        '  echo "This run has finished already; nothing is left to do." >&2',
+        '  echo "This run has finished already." >&2',
         "  exit 0",
         "fi",
         *(_CANCELLED if requeues(plan) else []),
@@ -80,7 +81,7 @@ def folder_lines(plan: Plan, run_dir: str | None) -> list[str]:
 
 _CANCELLED = [
     "if [[ -e $run_folder/cancelled ]]; then",
-    '  echo "This run was cancelled; go on with: allranks resume ${run_folder##*/}" >&2',
+    '  echo "This run was cancelled. Resume it with: allranks resume ${run_folder##*/}" >&2',
     "  exit 143",
     "fi",
 ]
@@ -119,9 +120,9 @@ def attempt_lines(plan: Plan) -> list[str]:
         return lines
     return [
         *lines,
-        *(["ALLRANKS_AGENT=off  # until it was found"] if asks_agent(plan) else []),
-        *(["trap 'told=1' TERM"] if requeues(plan) else []),
-        "trap unstarted EXIT",
+        *(["ALLRANKS_AGENT=off  # until it is found below"] if asks_agent(plan) else []),
+        *(["trap 'terminated=1' TERM"] if requeues(plan) else []),
+        "trap on_exit EXIT",
     ]
 
 
@@ -129,7 +130,7 @@ def _new_attempt(plan: Plan) -> list[str]:
     return [
         "attempt=1  # mkdir decides between array tasks that start at the same time",
         'until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do',
-        "  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below",
+        "  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # mkdir prints why below",
         "  attempt=$((attempt + 1))",
         "done",
         "export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt",
@@ -178,9 +179,9 @@ def _plain_end(plan: Plan) -> list[str]:
     """Without allranks on the nodes a script asks by its exit code to go on."""
     if not plan.job.requeue:
         return ['exit "$code"']
-    most = limits(plan).max_attempts
+    most = requeue_policy(plan).max_attempts
     return [
-        f"# Exit code {SAVED}: the training has saved itself and wants to go on; not when it was cancelled.",
+        f"# Exit code {SAVED}: the training has saved and asks for a requeue, which a cancelled job does not get.",
         f"if ((code == {SAVED} && ${{SLURM_RESTART_COUNT:-0}} < {most - 1})) &&",
         f'  [[ $(timeout 30 scontrol show job -o "{job_id(plan)}") == *JobState=RUNNING* ]]; then',
         f'  timeout 30 scontrol requeue "{job_id(plan)}"',
@@ -190,8 +191,8 @@ def _plain_end(plan: Plan) -> list[str]:
 
 
 def _decided_end(plan: Plan) -> list[str]:
-    lines = ["if [[ -n $settled ]]; then exit 0; fi"] if requeues(plan) else []
-    lines += ["decide", 'if [[ $next == "done" ]]; then touch "$finished"; fi']
+    lines = ["if [[ -n $requeued ]]; then exit 0; fi"] if requeues(plan) else []
+    lines += ["follow_up", 'if [[ $next == "done" ]]; then touch "$finished"; fi']
     if restarts(plan):
         lines += [
             "if [[ $next == restart ]]; then",
@@ -200,4 +201,4 @@ def _decided_end(plan: Plan) -> list[str]:
             "  continue",
             "fi",
         ]
-    return [*lines, *(["go_on"] if requeues(plan) else []), 'exit "$result"']
+    return [*lines, 'exit "$result"']

@@ -58,14 +58,14 @@ def _waited(plan: Plan, command: str) -> list[str]:
         *passing,
         "passed=1",
         'while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait',
-        *(["trap 'told=1' TERM"] if requeues(plan) else []),
+        *(["trap 'terminated=1' TERM"] if requeues(plan) else []),
     ]
 
 
 _LISTENING = [
-    "trap settle TERM",
-    "if [[ -n $told ]]; then settle; fi  # it came before the launch",
-    "if [[ -n $settled ]]; then exit 0; fi",
+    "trap on_term TERM",
+    "if [[ -n $terminated ]]; then on_term; fi  # before the launch",
+    "if [[ -n $requeued ]]; then exit 0; fi",
 ]
 
 

@@ -35,7 +35,7 @@ from allranks.job.sbatch.rendezvous_lines import (
     rendezvous_lines,
     task_lines,
 )
-from allranks.job.sbatch.requeue_lines import before_lines, going_on_lines
+from allranks.job.sbatch.requeue_lines import earlier_attempt_lines, requeue_lines
 from allranks.job.sbatch.sbatch_directives import directive_lines
 
 SHELLCHECK = [
@@ -69,7 +69,7 @@ def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
     first_port = next_port(first_port) if restarts(plan) else first_port
     turn = _titled(
         {
-            "Earlier attempts": before_lines(plan),
+            "Earlier attempts": earlier_attempt_lines(plan),
             "Rendezvous": rendezvous_lines(plan, first_port),
             "Launch": launch_lines(plan, step),
             "End": end_lines(plan, _agent_is_on(plan)),
@@ -79,7 +79,7 @@ def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
         *_titled(
             {
                 "Folder": folder_lines(plan, run_dir),
-                "What follows an attempt": going_on_lines(plan, run_dir is None),
+                "After an attempt": requeue_lines(plan, run_dir is None),
                 "Attempt": attempt_lines(plan),
                 "Environment": _environment(plan),
                 "allranks on the nodes": _agent(plan),

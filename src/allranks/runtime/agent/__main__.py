@@ -49,49 +49,61 @@ def _summary(options: Options) -> int:
     return 0
 
 
-def _before(options: Options) -> int:
-    """One line on stdout: ``go``, ``avoid`` (another job is to take other nodes) or ``stop CODE``."""
+def _attempt_start(options: Options) -> int:
+    """Print one line for the job script: ``start``, ``resubmit`` (on other nodes) or ``stop CODE``."""
     from pathlib import Path
 
     from allranks.runs.attempt import Attempt
-    from allranks.runtime.agent.attempt_start import before
+    from allranks.runtime.agent.attempt_start import start_attempt
 
     attempt = Attempt.open(Path(options.attempt or "."))
     nodes = sys.stdin.read() if options.nodes else ""
-    word, sentence = before(attempt, options.policy, nodes, options.exclude)
-    if sentence:
-        print(f"allranks: {sentence}", file=sys.stderr)
-    print(word)
+    verdict, reason = start_attempt(attempt, options.policy, nodes, options.exclude)
+    if reason:
+        print(f"allranks: {reason}", file=sys.stderr)
+    print(verdict)
     return 0
 
 
-def _after(options: Options) -> int:
-    """The reason on stderr, below the first error if there is one; what follows on stdout."""
+def _attempt_end(options: Options) -> int:
+    """Print one line for the job script: what follows, the exit code, and the job's state it holds for.
+
+    The reason goes to stderr, below the first error if there is one.
+    """
     from pathlib import Path
 
     from allranks.runs.attempt import Attempt
-    from allranks.runtime.agent.attempt_end import End, after, early, first_error
+    from allranks.runtime.agent.attempt_end import (
+        AttemptEnd,
+        end_attempt,
+        first_error,
+        requeue_early,
+    )
     from allranks.runtime.agent.first_error import summary
     from allranks.runtime.agent.scontrol_facts import gone_nodes, read_job
 
     attempt = Attempt.open(Path(options.attempt or "."))
     code = first_error(attempt.path, options.exit_code or 0)
     job = read_job(options.job, attempt.restart)
-    lost = gone_nodes(sys.stdin.read()) if options.nodes and (code or job.ended_by) else []
-    if options.refused:
-        job = job._replace(may_requeue=False)
-    end = End(
-        attempt, code, options.policy, job, options.told, lost, options.unstarted, options.stuck
+    end = AttemptEnd(
+        attempt,
+        code,
+        options.policy,
+        job._replace(may_requeue=False) if options.refused else job,
+        terminated=options.terminated,
+        lost=gone_nodes(sys.stdin.read()) if options.nodes and (code or job.ended_by) else [],
+        not_started=options.not_started,
+        gave_up=options.retry_after == "",
     )
-    decision = early(end) if options.early else after(end)
+    decision = requeue_early(end) if options.ranks_running else end_attempt(end)
     if decision is None:
         print("wait 0")
         return 0
     if decision.outcome == "failed" and (text := summary(attempt.path)):
         print(text, file=sys.stderr)
-    if decision.sentence != attempt.reason:  # decided once more, with the same result
-        print(f"allranks: {decision.sentence}", file=sys.stderr)
-    print(decision.next, decision.code)
+    if decision.reason != attempt.reason:  # not when the same was decided before
+        print(f"allranks: {decision.reason}", file=sys.stderr)
+    print(decision.next, decision.code, job.state)
     return 0
 
 
@@ -107,8 +119,8 @@ VERBS: dict[str, Callable[[Options], object]] = {
     "rank": run_rank,
     "block-signals": _block_signals,
     "summary": _summary,
-    "before": _before,
-    "after": _after,
+    "attempt-start": _attempt_start,
+    "attempt-end": _attempt_end,
     "horovod-server": _horovod_server,
 }
 

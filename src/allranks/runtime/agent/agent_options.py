@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from allranks.errors import UsageError
-from allranks.runtime.agent.requeue_policy import Policy
+from allranks.runtime.agent.requeue_policy import RequeuePolicy
 
 USAGE = """\
 python -m allranks.runtime.agent ranks --nprocs N [options] -- COMMAND   start and watch a node's ranks
 python -m allranks.runtime.agent rank [options] -- COMMAND               watch the one rank that this is
 python -m allranks.runtime.agent block-signals -- COMMAND                run a launcher with TERM, USR1, USR2 blocked
 python -m allranks.runtime.agent summary ATTEMPT_DIR [EXIT_CODE]         print the first error of it
-python -m allranks.runtime.agent before ATTEMPT_DIR [options]            may it begin, and on these nodes
-python -m allranks.runtime.agent after ATTEMPT_DIR EXIT_CODE [options]   what follows it
+python -m allranks.runtime.agent attempt-start ATTEMPT_DIR [options]     may it start on these nodes
+python -m allranks.runtime.agent attempt-end ATTEMPT_DIR EXIT_CODE [options]  what follows it
 python -m allranks.runtime.agent horovod-server --host A --port N        let Horovod's ranks meet"""
 
 
@@ -42,19 +42,19 @@ class Options(NamedTuple):
     exit_code: int | None = None
     host: str = ""
     port: int = 0
-    policy: Policy = Policy()
+    policy: RequeuePolicy = RequeuePolicy()
     job: str = ""
-    """What ``scontrol show job -o`` says."""
+    """The output of ``scontrol show job -o``."""
     nodes: bool = False
-    """Whether what ``scontrol show node -o`` says stands on stdin."""
-    told: bool = False
-    early: bool = False
-    """The ranks still run, though Slurm ends the job."""
-    unstarted: bool = False
+    """Whether the output of ``scontrol show node -o`` is on stdin."""
+    terminated: bool = False
+    ranks_running: bool = False
+    not_started: bool = False
     refused: bool = False
-    stuck: bool = False
+    retry_after: str = "0"
+    """Seconds after which the script asks again if Slurm refuses; empty if it does not."""
     exclude: str = ""
-    """Nodes that the job itself keeps away from."""
+    """Nodes that the job itself avoids."""
 
 
 def read_options(arguments: Sequence[str]) -> Options:
@@ -63,8 +63,8 @@ def read_options(arguments: Sequence[str]) -> Options:
     found = _parser().parse_args(ours)
     if found.verb == "summary":
         return Options("summary", attempt=found.attempt, exit_code=found.exit_code)
-    if found.verb in ("before", "after"):
-        return _between(found)
+    if found.verb in ("attempt-start", "attempt-end"):
+        return _attempt_options(found)
     if found.verb == "horovod-server":
         return Options("horovod-server", host=found.host, port=found.port)
     if not command:
@@ -98,20 +98,22 @@ def read_options(arguments: Sequence[str]) -> Options:
     )
 
 
-def _between(found: argparse.Namespace) -> Options:
-    """The commands that stand between two attempts."""
+def _attempt_options(found: argparse.Namespace) -> Options:
+    """Return the options of the commands between two attempts."""
     return Options(
         found.verb,
         attempt=found.attempt,
         exit_code=found.exit_code,
-        policy=Policy(found.requeue, found.max_attempts, found.max_no_progress, found.restarts),
+        policy=RequeuePolicy(
+            found.requeue, found.max_attempts, found.max_no_progress, found.restarts
+        ),
         job=found.job,
         nodes=found.nodes,
-        told=found.told,
-        early=found.early,
-        unstarted=found.unstarted,
+        terminated=found.terminated,
+        ranks_running=found.ranks_running,
+        not_started=found.not_started,
         refused=found.refused,
-        stuck=found.stuck,
+        retry_after=found.retry_after,
         exclude=found.exclude,
     )
 
@@ -177,30 +179,31 @@ def _parser() -> argparse.ArgumentParser:
     summary.add_argument(
         "exit_code", nargs="?", type=int, help="print the first error's, else this"
     )
-    _add_between(verbs)
+    _add_attempt_verbs(verbs)
     server = verbs.add_parser("horovod-server", help="let Horovod's ranks find each other")
     server.add_argument("--host", required=True, help="the address to listen on, and no other")
     server.add_argument("--port", type=int, required=True)
     return parser
 
 
-def _add_between(verbs: Any) -> None:
-    """``before`` and ``after``, which take the same options: a script hands both its policy."""
-    before = verbs.add_parser("before", help="may an attempt begin here", allow_abbrev=False)
-    after = verbs.add_parser("after", help="what follows an attempt", allow_abbrev=False)
-    for each in (before, after):
+def _add_attempt_verbs(verbs: Any) -> None:
+    """Add ``attempt-start`` and ``attempt-end``; a script passes both its policy."""
+    start = verbs.add_parser("attempt-start", help="may an attempt start here", allow_abbrev=False)
+    end = verbs.add_parser("attempt-end", help="what follows an attempt", allow_abbrev=False)
+    usual = RequeuePolicy()
+    for each in (start, end):
         each.add_argument("attempt")
-        each.add_argument("--requeue", action="store_true", help="it may go on in another job")
-        each.add_argument("--max-attempts", type=int, default=Policy().max_attempts)
-        each.add_argument("--max-no-progress", type=int, default=Policy().max_no_progress)
-        each.add_argument("--restarts", type=int, default=Policy().restarts)
-        each.add_argument("--job", default="", help="what scontrol show job -o says")
+        each.add_argument("--requeue", action="store_true", help="the job may be requeued")
+        each.add_argument("--max-attempts", type=int, default=usual.max_attempts)
+        each.add_argument("--max-no-progress", type=int, default=usual.max_no_progress)
+        each.add_argument("--restarts", type=int, default=usual.restarts)
+        each.add_argument("--job", default="", help="the output of scontrol show job -o")
         each.add_argument("--nodes", action="store_true", help="scontrol show node -o is on stdin")
-        each.add_argument("--told", action="store_true", help="the script was told to end")
-        each.add_argument("--early", action="store_true", help="the ranks have not left yet")
-        each.add_argument("--unstarted", action="store_true", help="it failed before its launch")
+        each.add_argument("--terminated", action="store_true", help="the script received TERM")
+        each.add_argument("--ranks-running", action="store_true", help="the ranks still run")
+        each.add_argument("--not-started", action="store_true", help="it failed before its launch")
         each.add_argument("--refused", action="store_true", help="Slurm did not requeue the job")
-        each.add_argument("--stuck", action="store_true", help="no way back could be taken")
-        each.add_argument("--exclude", default="", help="nodes that the job keeps away from")
-    before.set_defaults(exit_code=None)
-    after.add_argument("exit_code", type=int)
+        each.add_argument("--retry-after", default="0", help="seconds to the next try; empty: none")
+        each.add_argument("--exclude", default="", help="nodes that the job avoids")
+    start.set_defaults(exit_code=None)
+    end.add_argument("exit_code", type=int)

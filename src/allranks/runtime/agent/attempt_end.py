@@ -1,7 +1,7 @@
-"""What follows an attempt: nothing, the same ranks again, the queue again, or the end.
+"""What follows an attempt: nothing, a restart in place, a requeue, a new job, or the end of the run.
 
-Rules: a training that left on purpose goes on while it leaves newer checkpoints; a crash is only
-repeated where that was asked for; what a user ended stays ended. Every decision is one sentence.
+A training that saved and exited is requeued as long as it leaves newer checkpoints; a failure is only
+repeated with ``--restarts``; what a user cancelled stays cancelled. Every decision has a reason.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import NEVER_AGAIN, Interrupted
 from allranks.runs.atomic_files import write_json
 from allranks.runs.attempt import Attempt
@@ -21,191 +22,190 @@ from allranks.runs.attempt_history import (
     task_history,
 )
 from allranks.runs.progress_file import note_interrupted
-from allranks.runtime.agent.requeue_policy import Policy
-from allranks.runtime.agent.scontrol_facts import (
-    CANCELLED,
-    NODE_LOST,
-    PREEMPTED,
-    REQUEUED,
-    JobFacts,
-)
+from allranks.runtime.agent.requeue_policy import RequeuePolicy
+from allranks.runtime.agent.scontrol_facts import JobFacts
 
 CANCELLED_FILE = "cancelled"
 """Written into the run folder by ``allranks cancel``: Slurm's own record of it may be lost."""
-BACK = ("requeue", "resubmit")
-"""The ways back into the queue."""
+REQUEUES = ("requeue", "resubmit")
+"""Decisions that the job script carries out through Slurm."""
 
 
 class Decision(NamedTuple):
-    """What follows, and the exit code to leave with when nothing does."""
+    """What follows an attempt, and the exit code of the job script when nothing does."""
 
     next: str
     """done, restart, requeue, resubmit, requeued (Slurm has done it) or stop."""
     code: int
     outcome: str
-    sentence: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class End:
+class AttemptEnd:
     """How an attempt ended, as far as its job script knows."""
 
     attempt: Attempt
     code: int
     """The first failure's exit code, else the launcher's."""
-    policy: Policy = field(default_factory=Policy)
+    policy: RequeuePolicy = field(default_factory=RequeuePolicy)
     job: JobFacts = field(default_factory=JobFacts)
-    told: bool = False
-    """The job script itself (or ``allranks run``) was told to end."""
+    terminated: bool = False
+    """The job script itself (or ``allranks run``) received TERM."""
     lost: list[str] = field(default_factory=list)
-    """Nodes that do not answer."""
-    unstarted: bool = False
-    """The job script failed before it came to its launch."""
-    stuck: bool = False
-    """The way back was tried for a while, in vain."""
+    """Nodes that do not respond."""
+    not_started: bool = False
+    """The job script failed before it launched the ranks."""
+    gave_up: bool = False
+    """Slurm refused to requeue or did not answer, and the script does not try again."""
 
     @property
     def run(self) -> Path:
         """The run folder."""
         return self.attempt.path.parent.parent
 
+    @property
+    def cause(self) -> JobState | None:
+        """Who or what ended the job; None if its ranks ended by themselves."""
+        if (self.run / CANCELLED_FILE).exists():
+            return JobState.CANCELLED
+        return self.job.ended_by or (JobState.CANCELLED if self.terminated else None)
 
-def after(end: End) -> Decision:
-    """Decide what follows an attempt that is over, and write it into its folder."""
+
+def end_attempt(end: AttemptEnd) -> Decision:
+    """Decide what follows an attempt that is over, and record it in its folder."""
     attempt = end.attempt
     if end.code == Interrupted.EXIT_CODE and not attempt.interrupted:
         note_interrupted(attempt.path, f"it left with exit code {Interrupted.EXIT_CODE}")
     if end.lost:
         write_json(attempt.path / "nodes.json", {"nodes": end.lost})
-    decision = decide(end, _story(attempt))
-    _write(end, decision)
+    decision = decide(end, _history(attempt))
+    _record(end, decision)
     return decision
 
 
-def early(end: End) -> Decision | None:
-    """The same while its ranks still run, when that is the last chance to ask for another attempt."""
-    decision = decide(end, _story(end.attempt))
-    if not end.job.dying or not (decision.next in BACK or end.stuck):
+def requeue_early(end: AttemptEnd) -> Decision | None:
+    """Decide while the ranks still run, if Slurm is about to kill them; None: wait for their end."""
+    decision = decide(end, _history(end.attempt))
+    if not end.job.ending or not (decision.next in REQUEUES or end.gave_up):
         return None
-    _write(end, decision)
+    _record(end, decision)
     return decision
 
 
-def _write(end: End, decision: Decision) -> None:
+def _record(end: AttemptEnd, decision: Decision) -> None:
     end.attempt.finish(
         decision.code if decision.next in ("done", "stop") else end.code,
         outcome=decision.outcome,
-        reason=decision.sentence,
+        reason=decision.reason,
         next=decision.next,
     )
 
 
-def _story(attempt: Attempt) -> list[AttemptSummary]:
-    """The attempts of this task up to this one."""
+def _history(attempt: Attempt) -> list[AttemptSummary]:
+    """Return the attempts of this array task up to this one."""
     known = attempts_of(attempt.path.parent.parent, attempt.array_task)
     return task_history([each for each in known if each.number <= attempt.number])
 
 
-def decide(end: End, entries: list[AttemptSummary]) -> Decision:
-    """The rules, in their order."""
-    cause = _cause(end)
-    if cause == CANCELLED:
-        text = f"It was cancelled{_saved(entries)}: it ends here."
-        good = end.told and not end.job.ended_by and not end.attempt.interrupted
-        return Decision("stop", end.code or (0 if good else 143), CANCELLED, text)
-    if cause == REQUEUED:
-        text = f"Slurm itself has put the job back into the queue{_saved(entries)}."
-        return Decision(REQUEUED, 0, NODE_LOST if end.lost else PREEMPTED, text)
-    if end.attempt.interrupted:
-        return _go_on(end, entries, cause or "interrupted", _sentence(end.attempt.interrupted))
+def decide(end: AttemptEnd, history: list[AttemptSummary]) -> Decision:
+    """Apply the rules, in their order."""
+    cause, interrupted = end.cause, end.attempt.interrupted
+    if cause is JobState.CANCELLED:
+        clean = end.terminated and not end.job.ended_by and not interrupted
+        reason = f"The job was cancelled{_saved(history)}."
+        return Decision("stop", end.code or (0 if clean else 143), cause.outcome, reason)
+    if cause is JobState.REQUEUED:
+        lost = JobState.NODE_FAIL if end.lost else JobState.PREEMPTED
+        return Decision("requeued", 0, lost.outcome, f"Slurm requeued the job{_saved(history)}.")
+    if interrupted:
+        outcome = cause.outcome if cause else "interrupted"
+        return _requeue(end, history, outcome, _sentence(interrupted))
     if cause:
-        return _go_on(end, entries, cause, f"Slurm ended it ({cause}) before its ranks had left.")
+        reason = f"Slurm ended the job ({cause.outcome}) before its ranks had exited."
+        return _requeue(end, history, cause.outcome, reason)
     if end.code == 0:
         return Decision("done", 0, "finished", f"Attempt {end.attempt.number} has finished.")
     if end.lost:
-        names = ", ".join(end.lost)
-        return _go_on(end, entries, NODE_LOST, f"It lost {names} (exit code {end.code}).")
-    return _crashed(end, entries)
+        reason = f"The job lost {', '.join(end.lost)} (exit code {end.code})."
+        return _requeue(end, history, JobState.NODE_FAIL.outcome, reason)
+    return _restart(end, history)
 
 
-def _cause(end: End) -> str:
-    """Why Slurm or a user ended it; a job script that is told to end by anybody else is cancelled."""
-    if (end.run / CANCELLED_FILE).exists():
-        return CANCELLED
-    return end.job.ended_by or (CANCELLED if end.told else "")
-
-
-def _go_on(end: End, entries: list[AttemptSummary], outcome: str, why: str) -> Decision:
-    """Once more through the queue, while that is allowed and gets the model further."""
-    policy, count, idle = end.policy, len(entries), attempts_without_progress(entries)
+def _requeue(end: AttemptEnd, history: list[AttemptSummary], outcome: str, reason: str) -> Decision:
+    """Requeue the job within the limits of its policy."""
     code = end.code or Interrupted.EXIT_CODE
-    if not policy.requeue:
-        text = f"{why} It has not finished; go on with: allranks resume {end.run.name}"
-        return Decision("stop", code, outcome, text)
-    if count >= policy.max_attempts:
-        return Decision("stop", code, outcome, f"{why} {_last(end, count)}")
-    if idle >= policy.max_no_progress:
-        text = f"{why} {_idle(idle)}: it stops."
-        return Decision("stop", code, outcome, text)
-    if end.stuck:  # the record must not say that it goes on
-        text = f"{why} Slurm could not be told to go on; do it with: allranks resume {end.run.name}"
-        return Decision("stop", code, outcome, text)
-    saved = "" if "saved" in why.lower() else _saved(entries)
-    if end.job.may_requeue:
-        return Decision("requeue", 0, outcome, f"{why} It goes back into the queue{saved}.")
-    return Decision("resubmit", 0, outcome, f"{why} It goes on in a new job{saved}.")
-
-
-def _crashed(end: End, entries: list[AttemptSummary]) -> Decision:
-    """Ranks that failed by themselves."""
-    code, allowed, idle = end.code, end.policy.restarts, attempts_without_progress(entries)
-    failed = f"It failed with exit code {code}"
-    done, tells = _restarts(entries[:-1]), end.attempt.progress is not None
-    if end.unstarted:
-        text = f"{failed} before its ranks were started: it stops."
-    elif code in NEVER_AGAIN:
-        text = f"{failed}, a mistake that another attempt would only repeat: it stops."
-    elif done >= allowed:
-        text = f"{failed} after {done} of {allowed} restarts." if allowed else f"{failed}."
-    elif len(entries) >= end.policy.max_attempts:
-        text = f"{failed}. {_last(end, len(entries))}"
-    elif tells and idle >= end.policy.max_no_progress:
-        text = f"{failed}. {_idle(idle)}: it stops."
+    if not end.policy.requeue:
+        refusal = f"It has not finished. {_resume(end)}"
+    elif limit := _limit(end, history):
+        refusal = limit
+    elif end.gave_up:
+        code, refusal = Interrupted.EXIT_CODE, f"Slurm did not requeue it. {_resume(end)}"
     else:
-        text = f"{failed}; its ranks are started again{_saved(entries)}, restart {done + 1} of {allowed}."
-        return Decision("restart", code, "failed", text)
-    return Decision("stop", code, "failed", text)
+        saved = "" if "saved" in reason.lower() else _saved(history)
+        if end.job.may_requeue:
+            return Decision("requeue", 0, outcome, f"{reason} The job is requeued{saved}.")
+        return Decision("resubmit", 0, outcome, f"{reason} A new job resumes it{saved}.")
+    return Decision("stop", code, outcome, f"{reason} {refusal}")
+
+
+def _restart(end: AttemptEnd, history: list[AttemptSummary]) -> Decision:
+    """Start failed ranks again in place, as far as ``--restarts`` allows it."""
+    code, allowed, done = end.code, end.policy.restarts, _restarts(history[:-1])
+    failed = f"The ranks failed with exit code {code}"
+    if end.not_started:
+        reason = f"The job failed with exit code {code} before its ranks were started."
+    elif code in NEVER_AGAIN:
+        reason = f"{failed}, which another attempt would repeat."
+    elif done >= allowed:
+        reason = f"{failed} after {done} of {allowed} restarts." if allowed else f"{failed}."
+    elif limit := _limit(end, history, reports_progress=end.attempt.progress is not None):
+        reason = f"{failed}. {limit}"
+    else:
+        reason = f"{failed}. Restart {done + 1} of {allowed} follows{_saved(history)}."
+        return Decision("restart", code, "failed", reason)
+    return Decision("stop", code, "failed", reason)
+
+
+def _limit(end: AttemptEnd, history: list[AttemptSummary], reports_progress: bool = True) -> str:
+    """Return which limit of the policy is reached, and how to raise it; empty if none is."""
+    count, most = len(history), end.policy.max_attempts
+    if count >= most:
+        return (
+            f"This was attempt {count}, and --max-attempts is {most}. "
+            f"{_resume(end, f'--max-attempts {count + most} ')}"
+        )
+    idle = attempts_without_progress(history)
+    if reports_progress and idle >= end.policy.max_no_progress:
+        return no_progress_reason(idle)
+    return ""
+
+
+def no_progress_reason(count: int) -> str:
+    """Return the sentence about attempts that did not get further."""
+    attempts = "1 attempt" if count == 1 else f"{count} attempts in a row"
+    return f"{attempts} left no newer checkpoint (--max-no-progress)."
 
 
 def _restarts(earlier: list[AttemptSummary]) -> int:
-    """How many restarts led to this attempt; a job that only took other nodes does not begin anew."""
+    """Count the restarts that led to this attempt; a job that only changed nodes does not reset it."""
     count = 0
-    for entry in reversed(earlier):
-        if entry.outcome in NEVER_BEGAN:
+    for summary in reversed(earlier):
+        if summary.outcome in NEVER_BEGAN:
             continue
-        if entry.attempt.next != "restart":
+        if summary.attempt.next != "restart":
             break
         count += 1
     return count
 
 
-def _last(end: End, count: int) -> str:
-    """That the limit is reached, and how to raise it."""
-    most = end.policy.max_attempts
-    return (
-        f"That was attempt {count}, and --max-attempts is {most}: it stops. "
-        f"Go on with: allranks resume --max-attempts {count + most} {end.run.name}"
-    )
+def _resume(end: AttemptEnd, options: str = "") -> str:
+    return f"Resume it with: allranks resume {options}{end.run.name}"
 
 
-def _saved(entries: list[AttemptSummary]) -> str:
-    step = max((one.kept_step for one in entries if one.kept_step is not None), default=None)
+def _saved(history: list[AttemptSummary]) -> str:
+    step = max((one.kept_step for one in history if one.kept_step is not None), default=None)
     return "" if step is None else f" (saved at step {step})"
-
-
-def _idle(count: int) -> str:
-    who = "1 attempt" if count == 1 else f"{count} attempts in a row"
-    return f"{who} left no newer checkpoint (--max-no-progress)"
 
 
 def _sentence(reason: str) -> str:
@@ -214,7 +214,7 @@ def _sentence(reason: str) -> str:
 
 
 def first_error(attempt: Path, code: int) -> int:
-    """The exit code of the rank that failed first; launchers give another's, or always 1."""
+    """Return the exit code of the rank that failed first; launchers give another's, or always 1."""
     from allranks.runtime.agent.first_error import read_failures
 
     failures = read_failures(attempt)

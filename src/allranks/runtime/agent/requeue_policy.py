@@ -1,18 +1,18 @@
-"""How often a run may go on by itself."""
+"""The limits within which a run is resumed automatically."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Policy(NamedTuple):
-    """What a job script hands over as ``--requeue --max-attempts N …``."""
+class RequeuePolicy(NamedTuple):
+    """The options ``--requeue --max-attempts N …`` of a job script."""
 
     requeue: bool = False
-    """It may go on in another job, or another life of the same one."""
+    """Whether another attempt may follow through the queue."""
     max_attempts: int = 100
-    """Attempts in all, restarts in place included."""
+    """Attempts of a run, restarts in place included."""
     max_no_progress: int = 3
-    """Attempts in a row without a newer checkpoint after which it stops."""
+    """Consecutive attempts without a newer checkpoint after which the run stops."""
     restarts: int = 0
-    """How often crashed ranks are started again in the same allocation."""
+    """How many times failed ranks are started again in the same allocation."""

@@ -40,7 +40,7 @@ run_folder="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
 mkdir -p "$run_folder/attempts"
 finished=$run_folder/finished-$SLURM_ARRAY_TASK_ID
 if [[ -e $finished ]]; then
-  echo "This run has finished already; nothing is left to do." >&2
+  echo "This run has finished already." >&2
   exit 0
 fi
 export ALLRANKS_RUN_DIR=$run_folder/tasks/$SLURM_ARRAY_TASK_ID
@@ -49,7 +49,7 @@ end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "${SLURM_ARRAY_JOB
 if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
 attempt=1  # mkdir decides between array tasks that start at the same time
 until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
-  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
+  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # mkdir prints why below
   attempt=$((attempt + 1))
 done
 export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt

@@ -25,11 +25,11 @@ mkdir -p "$run_folder/attempts"
 [[ -e $run_folder/job.sh ]] || cp "$0" "$run_folder/job.sh"  # to submit it again
 finished=$run_folder/finished-$SLURM_ARRAY_TASK_ID
 if [[ -e $finished ]]; then
-  echo "This run has finished already; nothing is left to do." >&2
+  echo "This run has finished already." >&2
   exit 0
 fi
 if [[ -e $run_folder/cancelled ]]; then
-  echo "This run was cancelled; go on with: allranks resume ${run_folder##*/}" >&2
+  echo "This run was cancelled. Resume it with: allranks resume ${run_folder##*/}" >&2
   exit 143
 fi
 export ALLRANKS_RUN_DIR=$run_folder/tasks/$SLURM_ARRAY_TASK_ID
@@ -37,101 +37,82 @@ mkdir -p "$ALLRANKS_RUN_DIR"
 end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" -o %e 2>/dev/null || true)}
 if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
 
-# --- What follows an attempt -------------------------------------------------
+# --- After an attempt --------------------------------------------------------
 policy=(--requeue --max-attempts=100 --max-no-progress=3 --restarts=0)
-job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-told='' settled=''
-slurm() {  # it may hang, and write times as the user likes them
-  SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"
+job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID terminated='' requeued=''
+slurm() { SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"; }  # the user may have set another format
+follow_up() {  # sets next, what follows this attempt, and result, the exit code; requeues the job
+  local pause facts answer state id=$job refused=''
+  for pause in 0 0 5 10 20 40 80 ''; do  # until Slurm does it
+    facts=$(slurm show job -o "$job" 2>/dev/null || true) answer=''
+    if [[ $ALLRANKS_AGENT != off ]]; then
+      answer=$(slurm show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |
+        inside python -m allranks.runtime.agent attempt-end "$ALLRANKS_ATTEMPT_DIR" "$code" "${policy[@]}" \
+          --nodes --job "$facts" ${terminated:+--terminated} --retry-after="$pause" ${refused:+--refused} "$@" |
+        tail -n 1) || true
+    fi
+    if [[ ! $answer =~ ^[a-z]+\ [0-9]+ ]]; then answer=$(without_agent); fi
+    read -r next result state <<<"$answer"
+    if [[ $next != requeue && $next != resubmit ]]; then return 0; fi
+    if [[ $(slurm show job -o "$job" 2>/dev/null) == *"$state "* && ! -e $run_folder/cancelled ]]; then
+      if "$next"; then
+        if [[ -e $run_folder/cancelled ]]; then scancel "$id"; fi
+        requeued=1 result=0
+        return 0
+      fi
+      refused=1
+    fi  # else Slurm or a user has ended it meanwhile
+    sleep "${pause:-0}"
+  done
 }
-decide() {  # sets next, what follows this attempt, and result, to leave with if nothing does
-  local answer=''
-  facts=$(slurm show job -o "$job" 2>/dev/null || true)
-  if [[ $ALLRANKS_AGENT != off ]]; then
-    answer=$(slurm show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |
-      inside python -m allranks.runtime.agent after "$ALLRANKS_ATTEMPT_DIR" "$code" \
-        "${policy[@]}" --nodes --job "$facts" ${told:+--told} "$@" | tail -n 1) || true
-  fi
-  if [[ $answer =~ ^([a-z]+)\ ([0-9]+)$ ]]; then
-    next=${BASH_REMATCH[1]} result=${BASH_REMATCH[2]}
-    return 0
-  fi
-  # Without allranks on the nodes: on while the ranks leave on purpose.
+without_agent() {  # where allranks is not installed: the exit code alone decides
   if [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code=75; fi
   printf '{"exit_code": %d, "end": "%s"}\n' "$code" "$(date -u +%FT%T.%6NZ)" >"$ALLRANKS_ATTEMPT_DIR/end.json"
-  next=stop result=$code
-  if [[ -n $told || -e $run_folder/cancelled || $facts != *JobState=RUNNING* ]]; then return 0; fi
-  if ((code == 0)); then next="done"; fi
-  if ((code == 75 && attempt < 100)); then next=requeue; fi
+  local next="stop $code"
+  if [[ -z $terminated && "$facts " == *"JobState=RUNNING "* && ! -e $run_folder/cancelled ]]; then
+    if ((code == 0)); then next="done 0"; fi
+    if ((code == 75 && attempt < 100)); then next="requeue 75 JobState=RUNNING"; fi
+  fi
+  echo "$next"
 }
-go_on() {  # takes the way that was decided, on the state of the job that it was decided on
-  local pause refused=''
-  for pause in 0 0 5 10 20 40 80; do
-    if [[ $next != requeue && $next != resubmit ]]; then return 0; fi
-    if as_decided && "$next"; then
-      settled=1 result=0
-      return 0
-    fi
-    sleep "$pause"  # a controller that is away comes back
-    decide "$@" ${refused:+--refused}
-  done
-  decide "$@" --stuck
-  result=75
-}
-as_decided() {  # a job that was cancelled meanwhile must not come back
-  local state='JobState=[^ ]+( Reason=[^ ]+)?' now
-  now=$(slurm show job -o "$job" 2>/dev/null || true)
-  if [[ ! $now =~ $state ]]; then return 1; fi
-  [[ $facts == *"${BASH_REMATCH[0]}"* && ! -e $run_folder/cancelled ]]
-}
-requeue() {
-  refused=1
-  slurm requeue "$job" || return 1
-  if [[ -e $run_folder/cancelled ]]; then scancel "$job"; fi
-}
-resubmit() {  # a new job that starts after this one, once for each attempt
-  local new exclude=() sent=$ALLRANKS_ATTEMPT_DIR/resubmitted
+requeue() { slurm requeue "$job"; }
+resubmit() {  # a new job that starts after this one, once per attempt; sets id
+  local exclude=() sent=$ALLRANKS_ATTEMPT_DIR/resubmitted
   if [[ -e $sent ]]; then return 0; fi
   if [[ -e $run_folder/excluded ]]; then  # nodes that failed twice
     exclude=(--exclude="$(<"$run_folder/excluded")")
   fi
-  if ! new=$(submit "${exclude[@]}"); then
-    if ((${#exclude[@]} == 0)); then return 1; fi
-    new=$(submit) || return 1  # a node of that list may have left the cluster
-  fi
-  echo "${new%%;*}" | tee "$sent" >>"$run_folder/resubmitted"
-  echo "allranks: job ${new%%;*} goes on when this one has ended." >&2
-  if [[ -e $run_folder/cancelled ]]; then scancel "${new%%;*}"; fi
+  id=$(submit "${exclude[@]}") || id=$(submit) || return 1  # a node may have left the cluster
+  id=${id%%;*}  # without the name of the cluster
+  echo "$id" | tee "$sent" >>"$run_folder/resubmitted"
+  echo "allranks: job $id resumes the run after this one." >&2
 }
-submit() (  # a shell of its own: nothing of this job goes along
+submit() (  # without the variables of this job
   options=(--parsable --dependency="afterany:$job" --array="$SLURM_ARRAY_TASK_ID" --chdir="$SLURM_SUBMIT_DIR")
   for name in "${!SLURM@}" ALLRANKS_DEADLINE; do
     if [[ $name != SLURM_CONF ]]; then unset "$name"; fi
   done
   ALLRANKS_RESUME_DIR=$run_folder sbatch "${options[@]}" "$@" "$run_folder/job.sh"
 )
-settle() {  # Slurm ends the job: KILL follows, so the way back is taken before the ranks have left
-  trap 'told=1' TERM
-  passed=1 told=1
+on_term() {  # Slurm ends the job and sends KILL soon: requeue before the ranks have exited
+  trap 'terminated=1' TERM
+  passed=1 terminated=1
   local code=143
-  decide --early
-  go_on --early
-  trap settle TERM
+  follow_up --ranks-running
+  trap on_term TERM
 }
-unstarted() {  # the script failed before its launch: that too is an end
+on_exit() {  # the script fails before it launches the ranks
   code=$?
   if [[ -e $ALLRANKS_ATTEMPT_DIR/end.json ]]; then return 0; fi
-  local how=--unstarted
-  if ((code == 0)); then code=143 how=--told; fi  # a signal ended it
-  decide "$how"
-  go_on "$how"
+  if ((code == 0)); then code=143 terminated=1; fi  # by a signal
+  follow_up --not-started
   exit "$result"
 }
 
 # --- Attempt -----------------------------------------------------------------
 attempt=1  # mkdir decides between array tasks that start at the same time
 until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
-  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
+  if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # mkdir prints why below
   attempt=$((attempt + 1))
 done
 export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
@@ -140,9 +121,9 @@ printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "la
   "$attempt" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" srun "$SLURM_JOB_NODELIST" \
   "${SLURM_ARRAY_TASK_ID:-}" "$(date -u +%FT%T.%6NZ)" \
   >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
-ALLRANKS_AGENT=off  # until it was found
-trap 'told=1' TERM
-trap unstarted EXIT
+ALLRANKS_AGENT=off  # until it is found below
+trap 'terminated=1' TERM
+trap on_exit EXIT
 
 # --- Environment -------------------------------------------------------------
 export OMP_NUM_THREADS=8
@@ -176,11 +157,12 @@ task() {
 export -f task
 
 # --- Earlier attempts --------------------------------------------------------
-if ((attempt > 1)) && [[ $ALLRANKS_AGENT != off ]]; then  # was the one before it killed, and are these nodes to be trusted
+if ((attempt > 1)) && [[ $ALLRANKS_AGENT != off ]]; then  # record the end of one that was killed; avoid nodes that failed twice
   answer=$(slurm show node -o 2>/dev/null |
-    inside python -m allranks.runtime.agent before "$ALLRANKS_ATTEMPT_DIR" "${policy[@]}" --nodes --exclude n9 | tail -n 1) || true
+    inside python -m allranks.runtime.agent attempt-start "$ALLRANKS_ATTEMPT_DIR" "${policy[@]}" \
+      --nodes --exclude n9 | tail -n 1) || true
   if [[ $answer == stop* ]]; then exit "${answer#stop }"; fi
-  if [[ $answer == avoid ]] && resubmit; then exit 0; fi
+  if [[ $answer == resubmit ]] && resubmit; then exit 0; fi
 fi
 
 # --- Rendezvous --------------------------------------------------------------
@@ -219,18 +201,17 @@ export WORLD_SIZE=8 LOCAL_WORLD_SIZE=4
 
 # --- Launch ------------------------------------------------------------------
 code=0
-trap settle TERM
-if [[ -n $told ]]; then settle; fi  # it came before the launch
-if [[ -n $settled ]]; then exit 0; fi
+trap on_term TERM
+if [[ -n $terminated ]]; then on_term; fi  # before the launch
+if [[ -n $requeued ]]; then exit 0; fi
 srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task &
 launch=$!
 passed=1
 while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait
-trap 'told=1' TERM
+trap 'terminated=1' TERM
 
 # --- End ---------------------------------------------------------------------
-if [[ -n $settled ]]; then exit 0; fi
-decide
+if [[ -n $requeued ]]; then exit 0; fi
+follow_up
 if [[ $next == "done" ]]; then touch "$finished"; fi
-go_on
 exit "$result"

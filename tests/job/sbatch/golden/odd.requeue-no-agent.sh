@@ -44,7 +44,7 @@ code=0
 srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task || code=$?
 
 # --- End ---------------------------------------------------------------------
-# Exit code 75: the training has saved itself and wants to go on; not when it was cancelled.
+# Exit code 75: the training has saved and asks for a requeue, which a cancelled job does not get.
 if ((code == 75 && ${SLURM_RESTART_COUNT:-0} < 99)) &&
   [[ $(timeout 30 scontrol show job -o "$SLURM_JOB_ID") == *JobState=RUNNING* ]]; then
   timeout 30 scontrol requeue "$SLURM_JOB_ID"

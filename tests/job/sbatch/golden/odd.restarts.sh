@@ -20,44 +20,43 @@ run_folder="${SLURM_SUBMIT_DIR:-$PWD}/runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
 mkdir -p "$run_folder/attempts"
 finished=$run_folder/finished
 if [[ -e $finished ]]; then
-  echo "This run has finished already; nothing is left to do." >&2
+  echo "This run has finished already." >&2
   exit 0
 fi
 export ALLRANKS_RUN_DIR=$run_folder
 end=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null || true)}
 if [[ $end =~ ^[0-9]+$ ]]; then export ALLRANKS_DEADLINE=$end; fi  # the job's end, in seconds
 
-# --- What follows an attempt -------------------------------------------------
+# --- After an attempt --------------------------------------------------------
 policy=(--max-attempts=100 --max-no-progress=3 --restarts=2)
-job=$SLURM_JOB_ID
-slurm() {  # it may hang, and write times as the user likes them
-  SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"
-}
-decide() {  # sets next, what follows this attempt, and result, to leave with if nothing does
-  local answer=''
-  facts=$(slurm show job -o "$job" 2>/dev/null || true)
+job=$SLURM_JOB_ID terminated=''
+slurm() { SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"; }  # the user may have set another format
+follow_up() {  # sets next, what follows this attempt, and result, the exit code
+  local facts answer
+  facts=$(slurm show job -o "$job" 2>/dev/null || true) answer=''
   if [[ $ALLRANKS_AGENT != off ]]; then
     answer=$(slurm show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |
-      python -m allranks.runtime.agent after "$ALLRANKS_ATTEMPT_DIR" "$code" \
-        "${policy[@]}" --nodes --job "$facts" "$@" | tail -n 1) || true
+      python -m allranks.runtime.agent attempt-end "$ALLRANKS_ATTEMPT_DIR" "$code" "${policy[@]}" \
+        --nodes --job "$facts" ${terminated:+--terminated} "$@" |
+      tail -n 1) || true
   fi
-  if [[ $answer =~ ^([a-z]+)\ ([0-9]+)$ ]]; then
-    next=${BASH_REMATCH[1]} result=${BASH_REMATCH[2]}
-    return 0
-  fi
-  # Without allranks on the nodes: on while the ranks leave on purpose.
+  if [[ ! $answer =~ ^[a-z]+\ [0-9]+ ]]; then answer=$(without_agent); fi
+  read -r next result _ <<<"$answer"
+}
+without_agent() {  # where allranks is not installed: the exit code alone decides
   if [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code=75; fi
   printf '{"exit_code": %d, "end": "%s"}\n' "$code" "$(date -u +%FT%T.%6NZ)" >"$ALLRANKS_ATTEMPT_DIR/end.json"
-  next=stop result=$code
-  if [[ $facts != *JobState=RUNNING* ]]; then return 0; fi
-  if ((code == 0)); then next="done"; fi
+  local next="stop $code"
+  if [[ -z $terminated && "$facts " == *"JobState=RUNNING "* && ! -e $run_folder/cancelled ]]; then
+    if ((code == 0)); then next="done 0"; fi
+  fi
+  echo "$next"
 }
-unstarted() {  # the script failed before its launch: that too is an end
+on_exit() {  # the script fails before it launches the ranks
   code=$?
   if [[ -e $ALLRANKS_ATTEMPT_DIR/end.json ]]; then return 0; fi
-  local how=--unstarted
-  if ((code == 0)); then code=143 how=--told; fi  # a signal ended it
-  decide "$how"
+  if ((code == 0)); then code=143 terminated=1; fi  # by a signal
+  follow_up --not-started
   exit "$result"
 }
 
@@ -65,7 +64,7 @@ unstarted() {  # the script failed before its launch: that too is an end
 begin() {
   attempt=1  # mkdir decides between array tasks that start at the same time
   until mkdir "$run_folder/attempts/$attempt" 2>/dev/null; do
-    if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # it says why below
+    if [[ ! -e $run_folder/attempts/$attempt ]]; then break; fi  # mkdir prints why below
     attempt=$((attempt + 1))
   done
   export ALLRANKS_ATTEMPT_DIR=$run_folder/attempts/$attempt
@@ -76,8 +75,8 @@ begin() {
     >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
 }
 begin
-ALLRANKS_AGENT=off  # until it was found
-trap unstarted EXIT
+ALLRANKS_AGENT=off  # until it is found below
+trap on_exit EXIT
 
 # --- Environment -------------------------------------------------------------
 export OMP_NUM_THREADS=8
@@ -120,7 +119,7 @@ while :; do  # a turn is one attempt; crashed ranks are started again in the nex
   srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task || code=$?
 
   # --- End ---------------------------------------------------------------------
-  decide
+  follow_up
   if [[ $next == "done" ]]; then touch "$finished"; fi
   if [[ $next == restart ]]; then
     restarted=$((restarted + 1))

@@ -57,21 +57,21 @@ def processes(count: int, megabytes: int) -> Iterator[list[int]]:
 
 def cost_of_samples(counts: list[int], samples: int, megabytes: int) -> None:
     """CPU seconds of the first sample and of those after it."""
-    from allranks.runtime.telemetry.node_metrics import Node
-    from allranks.runtime.telemetry.process_tree import Tree
+    from allranks.runtime.telemetry.node_metrics import NodeMetrics
+    from allranks.runtime.telemetry.process_tree import ProcessTree
 
     print(f"{'processes':>9} {'first, ms':>10} {'later, ms':>10} {'of one CPU':>11}")
     for count in counts:
         with processes(count, megabytes):
             began = time.thread_time()
-            node = Node(Tree(os.getpid()), os.environ)
+            node = NodeMetrics(ProcessTree(os.getpid()), os.environ)
             first = time.thread_time() - began
             while time.thread_time() - began < 0.4:  # the allowance for shares of memory is spent
-                node.look()
+                node.sample()
             later = []
             for _ in range(samples):
                 began = time.thread_time()
-                node.look()
+                node.sample()
                 node.facts()
                 later.append(time.thread_time() - began)
                 time.sleep(0.05)

@@ -11,13 +11,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from allranks.core.background_thread import background_thread
 from allranks.errors import Interrupted
 from allranks.runs.atomic_files import now, write_json
 from allranks.runs.attempt import attempt_numbers
 from allranks.runs.progress_file import own_attempt
 from allranks.runs.run import Run
 from allranks.runs.run_process import note_process
-from allranks.runtime.telemetry.background_threads import background
 from allranks.runtime.world.local_ranks import last_words
 from allranks.train.config import TrainConfig
 
@@ -107,7 +107,7 @@ def _new_run(root: str, name: str) -> Path:
         with suppress(OSError):  # a disk that is full is told where it bites
             write_versions(run.path)
 
-    noting = background(versions, "allranks-versions")
+    noting = background_thread(versions, "allranks-versions")
     noting.start()
 
     def end(code: int | None = None) -> None:

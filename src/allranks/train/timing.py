@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from allranks.runtime.telemetry import switched_off
+from allranks.runtime.telemetry import is_switched_off
 from allranks.train.marks import MARKED, Marks
 
 ACCOUNTS = ("steps", "checkpoint", "other", "away")
@@ -36,7 +36,7 @@ SHARED = ("step", "data", "checkpoint", *MARKED, "samples", "tokens", "flops", "
 
 def is_on() -> bool:
     """Whether steps are timed: ALLRANKS_TIMING=off is for measuring what timing costs."""
-    return not switched_off(os.environ.get("ALLRANKS_TIMING", ""))
+    return not is_switched_off(os.environ.get("ALLRANKS_TIMING", ""))
 
 
 @dataclass

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from allranks.runtime.telemetry.gpu_sample import Gpu, GpuError, Reading
-from allranks.runtime.telemetry.kernel_files import read_number, read_text
+from allranks.runtime.telemetry import read_number, read_text
+from allranks.runtime.telemetry.gpu_sample import Gpu, GpuError, GpuReading
 
 ROOT = Path("/sys/class/drm")
 DEV = Path("/dev/dri")
@@ -23,7 +23,7 @@ _NAMES = {
     "0x74a1": "AMD Instinct MI300X",
     "0x74a5": "AMD Instinct MI325X",
 }
-"""By device id, for drivers that do not tell the product's name."""
+"""By device id, for drivers that do not report the product name."""
 
 
 class AmdGpu(Gpu):
@@ -42,14 +42,14 @@ class AmdGpu(Gpu):
             power_limit=_millionth(read_number(self._sensors / "power1_cap")),
         )
 
-    def read(self) -> Reading:
+    def read(self) -> GpuReading:
         if not self._folder.exists():
-            raise GpuError("it is gone from /sys")
+            raise GpuError("it has disappeared from /sys")
         use = read_number(self._folder / "gpu_busy_percent")
         power = read_number(self._sensors / "power1_average")
         if power is None:
             power = read_number(self._sensors / "power1_input")
-        return Reading(
+        return GpuReading(
             None if use is None else use / 100,
             read_number(self._folder / "mem_info_vram_used"),
             _millionth(power),
@@ -61,7 +61,7 @@ class AmdGpu(Gpu):
 
 
 def find_amd(env: Mapping[str, str], root: Path = ROOT, dev: Path = DEV) -> list[Gpu]:
-    """The job's GPUs on this node; empty without the driver."""
+    """Return the job's GPUs on this node; empty without the driver."""
     try:
         names = [match for path in root.iterdir() if (match := _CARD.match(path.name))]
     except OSError:

@@ -1,4 +1,4 @@
-"""What the cgroup of a process allows and has used; version 2, and version 1 of older clusters."""
+"""Limits and usage of a process's cgroup; version 2, and version 1 of older clusters."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from allranks.runtime.telemetry.kernel_files import read_number, read_text
+from allranks.runtime.telemetry import read_number, read_text
 
 ROOT = Path("/sys/fs/cgroup")
 _STEP = re.compile(r"^.*/job_\d+/step_[^/]+")
-"""Of Slurm: one for each step of a job, whatever stands above and below it."""
+"""Slurm's cgroup of a job step, whatever is above and below it."""
 _NO_LIMIT = 1 << 60
 """Version 1 writes a huge number where there is none."""
 
@@ -24,18 +24,18 @@ class Cgroups:
         self._unified = (root / "cgroup.controllers").exists()
 
     def memory_limit(self) -> int | None:
-        """Bytes: the smallest of the group and all above it."""
+        """Return the smallest limit of the group and all above it, in bytes."""
         name = "memory.max" if self._unified else "memory.limit_in_bytes"
         limits = [read_number(folder / name) for folder in self._upwards("memory")]
         return min((limit for limit in limits if limit and limit < _NO_LIMIT), default=None)
 
     def cpu_limit(self) -> float | None:
-        """CPUs' worth of time: 2.5 is two and a half."""
+        """Return the CPU quota in CPUs, such as 2.5."""
         limits = [self._quota(folder) for folder in self._upwards("cpu")]
         return min((limit for limit in limits if limit), default=None)
 
     def cpu_seconds(self) -> float | None:
-        """Used by the Slurm step so far, its ended processes included; None outside of one."""
+        """Return the CPU time of the Slurm step, its ended processes included; None outside of one."""
         folder = self._step("cpuacct")
         if folder is None:
             return None
@@ -45,8 +45,8 @@ class Cgroups:
         used = read_number(folder / "cpuacct.usage")
         return None if used is None else used / 1e9
 
-    def memory_held(self) -> int | None:
-        """By the Slurm step, without the files that the kernel keeps as long as there is room."""
+    def memory_used(self) -> int | None:
+        """Return the memory of the Slurm step in bytes, without the page cache."""
         folder = self._step("memory")
         if folder is None:
             return None
@@ -104,6 +104,6 @@ def _paths(file: Path) -> dict[str, str]:
 
 
 def _named(path: Path) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """Parse lines of a name and a number."""
     pairs = (line.split() for line in read_text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

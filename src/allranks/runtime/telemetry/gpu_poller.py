@@ -1,4 +1,4 @@
-"""The node's GPUs, read every second by a thread of its own: a driver that hangs holds up nothing else."""
+"""Polls the node's GPUs every second in its own thread: a driver that hangs blocks nothing else."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from allranks.runtime.telemetry.background_threads import background
-from allranks.runtime.telemetry.gpu_sample import Gpu, GpuError, Reading
+from allranks.core.background_thread import background_thread
+from allranks.runtime.telemetry.gpu_sample import Gpu, GpuError, GpuReading
 
 TICK = 1.0
 _STALE = 5.0
-"""Seconds after which a reading says nothing of now."""
+"""Seconds after which a reading is outdated."""
 _TICKS_PER_TEMPERATURE = 5
 _HANGS = 60.0
-"""Seconds without an answer after which it is said. Waking a GPU may take some."""
+"""Seconds without an answer after which a message is printed. Waking a GPU may take some."""
 
 Say = Callable[[str], None]
 
 
 def find_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """The job's GPUs on this node."""
+    """Return the job's GPUs on this node."""
     from allranks.runtime.telemetry.amd_gpus import find_amd
     from allranks.runtime.telemetry.nvml import find_nvidia
 
     return find_nvidia(env) or find_amd(env)
 
 
-class GpuWatch:
-    """Reads the GPUs until it is stopped; `take` gives the means since the last `take`."""
+class GpuPoller:
+    """Polls the GPUs until it is stopped; `take` returns the means since the last `take`."""
 
     def __init__(
         self, say: Say, find: Callable[[], list[Gpu]] = find_gpus, tick: float = TICK
     ) -> None:
         self.found = threading.Event()
-        """Set once it is known which GPUs there are."""
+        """Set once the GPUs have been found."""
         self.gpus: list[Gpu] = []
         self._say = say
         self._find = find
         self._tick_seconds = tick
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._readings: dict[int, list[Reading]] = {}
-        self._latest: dict[int, Reading] = {}
+        self._readings: dict[int, list[GpuReading]] = {}
+        self._latest: dict[int, GpuReading] = {}
         self._temperatures: dict[int, float | None] = {}
         self._alive = time.monotonic()
         self._hung = False
-        self._thread = background(self._run, "allranks gpus")
+        self._thread = background_thread(self._run, "allranks gpus")
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no more. Does not wait: the thread may be held in the driver."""
+        """Stop polling. Does not wait: the thread may be blocked in the driver."""
         self._stopped.set()
 
     def take(self) -> list[dict[str, Any]]:
-        """One entry for each GPU that answers; between two readings the latest stands."""
+        """Return one entry for each GPU that answers; without a new reading, the latest one."""
         with self._lock:
             readings, self._readings = self._readings, {}
             silent = time.monotonic() - self._alive
             latest = self._latest.copy() if silent < _STALE else {}
-        self._note_silence(silent)
+        self._report_hang(silent)
         known = {at: readings.get(at) or [latest[at]] for at in readings.keys() | latest.keys()}
         return [
             _means(gpu.number, known[at], self._temperatures.get(at))
@@ -72,7 +72,7 @@ class GpuWatch:
             if at in known
         ]
 
-    def _note_silence(self, seconds: float) -> None:
+    def _report_hang(self, seconds: float) -> None:
         if seconds > _HANGS and not self._hung and self._thread.is_alive():
             self._hung = True
             self._say("the GPUs' driver does not answer: no samples of them")
@@ -82,7 +82,7 @@ class GpuWatch:
             self.gpus = self._find()
             self.found.set()
             self._watch()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the ranks go on
+        except Exception as error:  # noqa: BLE001 - training must continue
             self._say(f"no samples of GPUs: {error}")
         finally:
             self.found.set()
@@ -100,7 +100,7 @@ class GpuWatch:
                 return
 
     def _tick(self, at: int, gpu: Gpu, ticks: int) -> bool:
-        """Read one; False when it is lost."""
+        """Read one GPU; False when it is lost."""
         try:
             reading = gpu.read()
             if ticks % _TICKS_PER_TEMPERATURE == 0:
@@ -116,7 +116,7 @@ class GpuWatch:
         return True
 
 
-def _means(number: int, readings: list[Reading], temperature: float | None) -> dict[str, Any]:
+def _means(number: int, readings: list[GpuReading], temperature: float | None) -> dict[str, Any]:
     memories = [reading.memory for reading in readings if reading.memory is not None]
     values = {
         "gpu": number,

@@ -1,4 +1,4 @@
-"""One GPU as the sampler sees it, whoever made it."""
+"""The interface of a GPU, for every vendor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from allranks.errors import AllranksError
 
 
 class GpuError(AllranksError):
-    """A GPU, or the library that speaks with it, does not answer any more."""
+    """A GPU or its driver library does not answer any more."""
 
 
-class Reading(NamedTuple):
-    """What changes from second to second; None where the device does not tell."""
+class GpuReading(NamedTuple):
+    """Values that change every second; None where the device does not report them."""
 
     use: float | None
     """From 0 to 1."""
@@ -24,7 +24,7 @@ class Reading(NamedTuple):
 
 
 class Gpu(ABC):
-    """A device, and how it is asked. No dataclass: that import is half of an agent's start."""
+    """One device. No dataclass: that import is half of an agent's start-up time."""
 
     def __init__(
         self,
@@ -36,22 +36,22 @@ class Gpu(ABC):
         power_limit: float | None,
     ) -> None:
         self.number = number
-        """On the node."""
+        """The index on the node."""
         self.name = name
         self.uuid = uuid
         self.memory_total = memory_total
         self.power_limit = power_limit
 
     @abstractmethod
-    def read(self) -> Reading:
-        """Now. Raises `GpuError` when the device is lost."""
+    def read(self) -> GpuReading:
+        """Read the device now. Raises `GpuError` when it is lost."""
 
     @abstractmethod
     def temperature(self) -> float | None:
-        """Degrees Celsius, now."""
+        """Return the temperature in degrees Celsius."""
 
     def facts(self) -> dict[str, Any]:
-        """What stays the same, as the node's file has it."""
+        """Return the constant properties, as the node's file has them."""
         return {
             "gpu": self.number,
             "name": self.name,

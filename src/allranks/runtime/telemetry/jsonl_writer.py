@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 
-class Lines:
-    """Opened at the first line. When the disk is full it tries again, and says so once."""
+class JsonLinesWriter:
+    """Opens the file at the first line. On a full disk it tries again with each line and reports once."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self._path = path
         self._say = say
         self._fd = -1
         self._torn = False
-        self._said = False
+        self._reported = False
 
     def write(self, values: Mapping[str, Any]) -> bool:
-        """One line; False when it could not be written."""
+        """Write one line; False when it could not be written."""
         text = json.dumps(values, separators=(", ", ": "), allow_nan=False).encode() + b"\n"
         try:
             if self._fd < 0:
@@ -35,13 +35,13 @@ class Lines:
         return True
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _open(self) -> None:
-        # Not the folders above: a run that was removed does not come back.
+        # Not the folders above: a removed run must not be created again.
         self._path.parent.mkdir(exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o644)
@@ -51,7 +51,7 @@ class Lines:
 
     def _fail(self, why: str) -> bool:
         self.close()
-        if not self._said:
-            self._said = True
+        if not self._reported:
+            self._reported = True
             self._say(f"cannot write {self._path}: {why}")
         return False

@@ -6,28 +6,28 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from allranks.runtime.telemetry.kernel_files import read_number, read_text
-from allranks.runtime.telemetry.process_tree import Key, Process, Used
+from allranks.runtime.telemetry import read_number, read_text
+from allranks.runtime.telemetry.process_tree import Key, ProcessStat, UsageCounter
 
 _WORD = 4
 """Ports of InfiniBand count words of four bytes."""
 _IP_OVER_INFINIBAND = "32"
 
-Count = tuple[int, int]
-"""Bytes that came in (or were read), bytes that went out (or were written)."""
+ByteCounts = tuple[int, int]
+"""Bytes received (or read) and bytes sent (or written)."""
 
 
-class Traffic:
-    """Asked again and again: bytes a second since the last time."""
+class NetworkDiskUsage:
+    """Bytes per second over the network of the node, and of the ranks' disk accesses."""
 
     def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._proc = proc
         self._sys = sys
-        self._lines: dict[str, Count] = {}
-        self._read, self._written = Used(), Used()
+        self._lines: dict[str, ByteCounts] = {}
+        self._read, self._written = UsageCounter(), UsageCounter()
 
-    def look(self, members: Mapping[int, Process], seconds: float) -> dict[str, Any]:
-        """Means over the last ``seconds``; the first call only begins to count."""
+    def sample(self, members: Mapping[int, ProcessStat], seconds: float) -> dict[str, Any]:
+        """Return means over the last ``seconds``; the first call only starts the counters."""
         rates = {**self._network(), **self._disk(members.values())}
         return {name: round(count / seconds) for name, count in rates.items() if seconds > 0}
 
@@ -36,23 +36,26 @@ class Traffic:
         before, self._lines = self._lines, now
         if not now:
             return {}
-        # A counter that became smaller has begun anew.
-        came = sum(max(now[name][0] - old[0], 0) for name, old in before.items() if name in now)
-        went = sum(max(now[name][1] - old[1], 0) for name, old in before.items() if name in now)
-        return {"net_in": came, "net_out": went}
+        # A counter that bereceived smaller was reset.
+        received = sum(max(now[name][0] - old[0], 0) for name, old in before.items() if name in now)
+        sent = sum(max(now[name][1] - old[1], 0) for name, old in before.items() if name in now)
+        return {"net_in": received, "net_out": sent}
 
-    def _disk(self, members: Iterable[Process]) -> dict[str, int]:
+    def _disk(self, members: Iterable[ProcessStat]) -> dict[str, int]:
         counts = {p.key: found for p in members if (found := _disk_bytes(self._proc, p.pid))}
         if not counts:
             return {}
         # A process inherits the counts of those that it waited for, and shows only the sum.
-        read: dict[Key, Count] = {key: (0, count[0]) for key, count in counts.items()}
-        written: dict[Key, Count] = {key: (0, count[1]) for key, count in counts.items()}
-        return {"disk_read": self._read.since(read), "disk_write": self._written.since(written)}
+        read: dict[Key, ByteCounts] = {key: (0, count[0]) for key, count in counts.items()}
+        written: dict[Key, ByteCounts] = {key: (0, count[1]) for key, count in counts.items()}
+        return {
+            "disk_read": self._read.increase(read),
+            "disk_write": self._written.increase(written),
+        }
 
 
-def interfaces(proc: Path, sys: Path) -> dict[str, Count]:
-    """The counters of the interfaces that carry the node's traffic, each byte once.
+def interfaces(proc: Path, sys: Path) -> dict[str, ByteCounts]:
+    """Return the counters of the interfaces that carry the node's traffic, each byte once.
 
     Bonds, bridges, VLANs and tunnels only hand on what a device carries. Inside a container there
     may be no device: then all count that are no part of another.
@@ -70,20 +73,20 @@ def interfaces(proc: Path, sys: Path) -> dict[str, Count]:
     }
 
 
-def ports(sys: Path) -> dict[str, Count]:
-    """The ports of InfiniBand, RoCE and EFA adapters, whose traffic no interface counts."""
+def ports(sys: Path) -> dict[str, ByteCounts]:
+    """Return the counters of InfiniBand, RoCE and EFA ports, whose traffic no interface counts."""
     found = {}
     for port in sorted((sys / "class" / "infiniband").glob("*/ports/*")):
         name = f"{port.parent.parent.name}/{port.name}"
-        came = read_number(port / "counters" / "port_rcv_data")
-        went = read_number(port / "counters" / "port_xmit_data")
-        if came is not None and went is not None:
-            found[name] = (came * _WORD, went * _WORD)
+        received = read_number(port / "counters" / "port_rcv_data")
+        sent = read_number(port / "counters" / "port_xmit_data")
+        if received is not None and sent is not None:
+            found[name] = (received * _WORD, sent * _WORD)
             continue
-        came = read_number(port / "hw_counters" / "rx_bytes")
-        went = read_number(port / "hw_counters" / "tx_bytes")
-        if came is not None and went is not None:
-            found[name] = (came, went)
+        received = read_number(port / "hw_counters" / "rx_bytes")
+        sent = read_number(port / "hw_counters" / "tx_bytes")
+        if received is not None and sent is not None:
+            found[name] = (received, sent)
     return found
 
 
@@ -96,7 +99,7 @@ def _is_infiniband(folder: Path) -> bool:
     return read_text(folder / "type") == _IP_OVER_INFINIBAND
 
 
-def _net_dev(path: Path) -> dict[str, Count]:
+def _net_dev(path: Path) -> dict[str, ByteCounts]:
     found = {}
     for line in read_text(path).splitlines()[2:]:
         name, _, numbers = line.partition(":")
@@ -106,7 +109,7 @@ def _net_dev(path: Path) -> dict[str, Count]:
     return found
 
 
-def _disk_bytes(proc: Path, pid: int) -> Count | None:
+def _disk_bytes(proc: Path, pid: int) -> ByteCounts | None:
     try:
         with open(f"{proc}/{pid}/io", "rb", buffering=0) as file:
             words = file.read().split()

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from allranks.runtime.telemetry.gpu_sample import Gpu, GpuError, Reading
+from allranks.runtime.telemetry.gpu_sample import Gpu, GpuError, GpuReading
 
 LIBRARY = "libnvidia-ml.so.1"
 _OK = 0
@@ -58,32 +58,32 @@ class Nvml:
             raise GpuError(f"NVML cannot be used: {self._words(code)}")
 
     def count(self) -> int:
-        """GPUs of the node, or those that this process may use: drivers differ."""
+        """Count the GPUs of the node, or those that this process may use: drivers differ."""
         return self._integer("nvmlDeviceGetCount_v2") or 0
 
     def by_index(self, index: int) -> Any:
-        """The handle of a GPU; None when it does not answer."""
+        """Return the handle of a GPU; None when it does not answer."""
         return self._handle("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index))
 
     def by_uuid(self, uuid: str) -> Any:
-        """The handle of a GPU or a MIG slice."""
+        """Return the handle of a GPU or a MIG slice."""
         return self._handle("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()))
 
     def name(self, handle: Any) -> str:
-        """As ``nvidia-smi`` writes it."""
+        """Return the name that ``nvidia-smi`` shows."""
         return self._text("nvmlDeviceGetName", handle)
 
     def uuid(self, handle: Any) -> str:
-        """GPU-… or MIG-…."""
+        """Return GPU-… or MIG-…."""
         return self._text("nvmlDeviceGetUUID", handle)
 
     def use(self, handle: Any) -> float | None:
-        """The share of the last moment in which a kernel ran."""
+        """Return the share of the last sampling period in which a kernel ran."""
         found = self._filled("nvmlDeviceGetUtilizationRates", handle, _Utilization())
         return None if found is None else found.gpu / 100
 
     def memory(self, handle: Any) -> tuple[int, int] | None:
-        """Bytes used, and bytes in all."""
+        """Return the bytes used and the total."""
         if self._memory2:
             wanted = _Memory2(version=ctypes.sizeof(_Memory2) | 2 << 24)
             if found := self._filled("nvmlDeviceGetMemoryInfo_v2", handle, wanted):
@@ -93,20 +93,20 @@ class Nvml:
         return None if found is None else (found.used, found.total)
 
     def power(self, handle: Any) -> float | None:
-        """Watts."""
+        """Return the power in watts."""
         return _thousandth(self._integer("nvmlDeviceGetPowerUsage", handle))
 
     def power_limit(self, handle: Any) -> float | None:
-        """Watts that it may draw."""
+        """Return the power limit in watts."""
         return _thousandth(self._integer("nvmlDeviceGetEnforcedPowerLimit", handle))
 
     def temperature(self, handle: Any) -> float | None:
-        """Degrees Celsius."""
+        """Return the temperature in degrees Celsius."""
         sensor = ctypes.c_uint(_THERMOMETER_ON_DIE)
         return self._integer("nvmlDeviceGetTemperature", handle, sensor)
 
     def _call(self, function: str, *arguments: Any) -> int | None:
-        """The return code; None where this driver has no such function."""
+        """Return NVML's code; None where this driver has no such function."""
         try:
             found = getattr(self._library, function)
         except AttributeError:
@@ -122,7 +122,7 @@ class Nvml:
     def _handle(self, function: str, key: Any) -> Any:
         try:
             return self._filled(function, key, ctypes.c_void_p())
-        except GpuError:  # lost before we came
+        except GpuError:  # lost before we asked
             return None
 
     def _integer(self, function: str, *arguments: Any) -> int | None:
@@ -160,9 +160,9 @@ class NvidiaGpu(Gpu):
             power_limit=nvml.power_limit(handle),
         )
 
-    def read(self) -> Reading:
+    def read(self) -> GpuReading:
         memory = self._nvml.memory(self._handle)
-        return Reading(
+        return GpuReading(
             self._nvml.use(self._handle),
             memory[0] if memory else None,
             self._nvml.power(self._handle),
@@ -173,7 +173,7 @@ class NvidiaGpu(Gpu):
 
 
 def find_nvidia(env: Mapping[str, str], load: Callable[[str], Any] = ctypes.CDLL) -> list[Gpu]:
-    """The job's GPUs on this node; empty without NVIDIA's driver."""
+    """Return the job's GPUs on this node; empty without NVIDIA's driver."""
     try:
         nvml = Nvml(load(LIBRARY))
     except OSError:
@@ -186,15 +186,15 @@ def find_nvidia(env: Mapping[str, str], load: Callable[[str], Any] = ctypes.CDLL
         return [NvidiaGpu(nvml, handle, number) for number, handle in usable]
     chosen = choose(wanted, [nvml.uuid(handle) for _, handle in usable])
     whole = [usable[choice] for choice in chosen if isinstance(choice, int)]
-    # Slices have no number of their own, and several may be of one GPU: each gets its place.
+    # Slices have no number of their own, and several may be of one GPU: their position is used.
     slices = [(at, nvml.by_uuid(each)) for at, each in enumerate(chosen) if isinstance(each, str)]
     return [NvidiaGpu(nvml, handle, number) for number, handle in whole + slices if handle]
 
 
 def choose(wanted: str, uuids: Sequence[str]) -> list[int | str]:
-    """CUDA_VISIBLE_DEVICES → numbers, and names of MIG slices.
+    """Return the GPU numbers and MIG names in CUDA_VISIBLE_DEVICES.
 
-    CUDA ends the list at the first entry that means nothing to it; so do we.
+    CUDA ends the list at the first invalid entry; so do we.
     """
     found: list[int | str] = []
     for word in map(str.strip, wanted.split(",")):

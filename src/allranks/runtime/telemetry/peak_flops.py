@@ -1,4 +1,4 @@
-"""What a GPU can do at most: dense FLOP/s by its name, from the makers' data sheets.
+"""Peak FLOP/s of a GPU by its name: dense, from the vendors' data sheets.
 
 Sparsity, which doubles the numbers of a data sheet, is left out: no training uses it. Of consumer
 cards it is the rate with sums in fp32, half of the advertised one, since that is how torch

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from allranks.runtime.telemetry.background_threads import background
+from allranks.core.background_thread import background_thread
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Guarded(Logger):
         self.failed = not self.inner.keeps_trying
         if self.failed and not self._closing:
             # Not here: whoever waits for a server that is gone holds up the training.
-            background(self._let_go, "allranks logger").start()
+            background_thread(self._let_go, "allranks logger").start()
         if self._told:
             return
         self._told = True

@@ -7,7 +7,7 @@ from collections import deque
 from io import FileIO
 from pathlib import Path
 
-from allranks.runtime.telemetry.background_threads import background
+from allranks.core.background_thread import background_thread
 from allranks.train.loggers.undo import count_lines
 
 FLUSH_SECONDS = 1.0
@@ -44,7 +44,7 @@ class LineFile:
         if at_once or refused or len(self._lines) >= FLUSH_LINES:
             self.flush()
         elif self._thread is None:
-            self._thread = background(self._write_now_and_then, "allranks lines")
+            self._thread = background_thread(self._write_now_and_then, "allranks lines")
             self._thread.start()
 
     def _write_now_and_then(self) -> None:

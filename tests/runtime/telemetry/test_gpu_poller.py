@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from allranks.runtime.telemetry.amd_gpus import find_amd
-from allranks.runtime.telemetry.gpu_poller import GpuWatch, find_gpus
-from allranks.runtime.telemetry.gpu_sample import Gpu, GpuError, Reading
+from allranks.runtime.telemetry.gpu_poller import GpuPoller, find_gpus
+from allranks.runtime.telemetry.gpu_sample import Gpu, GpuError, GpuReading
 from allranks.runtime.telemetry.nvml import choose, find_nvidia
 from command_rig import until
 
@@ -36,9 +36,9 @@ def test_what_the_driver_tells_and_what_it_does_not(load: Any) -> None:
         "memory_total": 1000,
         "power_limit": 700.0,
     }
-    assert first.read() == Reading(0.97, 600, 650.5)
+    assert first.read() == GpuReading(0.97, 600, 650.5)
     assert first.temperature() == 61
-    assert second.read() == Reading(None, 600, None)
+    assert second.read() == GpuReading(None, 600, None)
     assert second.power_limit is None
 
 
@@ -57,7 +57,7 @@ def test_which_gpus_are_the_jobs(load: Any) -> None:
 def test_slices_of_one_gpu_have_a_number_each(load: Any) -> None:
     found = find_nvidia({"CUDA_VISIBLE_DEVICES": "MIG-cccc,MIG-gone,MIG-dddd"}, load)
     assert [(gpu.number, gpu.uuid) for gpu in found] == [(0, "MIG-cccc"), (2, "MIG-dddd")]
-    assert found[0].read() == Reading(None, 600, None)
+    assert found[0].read() == GpuReading(None, 600, None)
 
 
 def test_numbers_are_those_of_what_a_cgroup_leaves(load: Any, tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_no_library_on_this_machine() -> None:
     assert find_nvidia({}, absent) == []
 
 
-def _watch(find: Callable[[], list[Gpu]], tick: float = 0.02) -> tuple[GpuWatch, list[str]]:
+def _watch(find: Callable[[], list[Gpu]], tick: float = 0.02) -> tuple[GpuPoller, list[str]]:
     said: list[str] = []
-    return GpuWatch(said.append, find, tick), said
+    return GpuPoller(said.append, find, tick), said
 
 
 def test_a_gpu_that_falls_off_the_bus_is_said_once_and_the_other_goes_on(
@@ -129,11 +129,11 @@ def test_a_driver_that_hangs_holds_up_nobody(
 class Scripted(Gpu):
     """One whose readings are known."""
 
-    def __init__(self, readings: list[Reading]) -> None:
+    def __init__(self, readings: list[GpuReading]) -> None:
         super().__init__(number=3, name="x", uuid="u", memory_total=1, power_limit=None)
         self._readings = iter(readings)
 
-    def read(self) -> Reading:
+    def read(self) -> GpuReading:
         reading = next(self._readings, None)
         if reading is None:
             raise GpuError("no more")
@@ -144,7 +144,11 @@ class Scripted(Gpu):
 
 
 def test_use_and_power_are_means_and_memory_is_the_most() -> None:
-    readings = [Reading(0.2, 100, 300.0), Reading(1.0, 900, 500.0), Reading(None, 400, None)]
+    readings = [
+        GpuReading(0.2, 100, 300.0),
+        GpuReading(1.0, 900, 500.0),
+        GpuReading(None, 400, None),
+    ]
     watch, said = _watch(lambda: [Scripted(readings)], tick=0.0)
     watch.start()
     until(lambda: bool(said))
@@ -153,7 +157,7 @@ def test_use_and_power_are_means_and_memory_is_the_most() -> None:
 
 
 def test_between_two_readings_the_latest_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, _ = _watch(lambda: [Scripted([Reading(0.5, 100, None)])], tick=3600)
+    watch, _ = _watch(lambda: [Scripted([GpuReading(0.5, 100, None)])], tick=3600)
     watch.start()
     until(lambda: bool(watch.take()))
     expected = [{"gpu": 3, "use": 0.5, "memory": 100, "temperature": 50.0}]
@@ -213,8 +217,8 @@ def test_amd(drm: Path) -> None:
         "memory_total": 64,
         "power_limit": 750.0,
     }
-    assert (first.read(), first.temperature()) == (Reading(0.88, 48, 550.0), 61.0)
-    assert (last.read(), last.temperature()) == (Reading(None, 48, 90.0), None)
+    assert (first.read(), first.temperature()) == (GpuReading(0.88, 48, 550.0), 61.0)
+    assert (last.read(), last.temperature()) == (GpuReading(None, 48, 90.0), None)
     shutil.rmtree(drm / "card1")
     with pytest.raises(GpuError):
         first.read()

@@ -1,4 +1,4 @@
-"""Threads beside a main thread that must not be disturbed by them."""
+"""A background thread that does not disturb the main thread."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _OWN_FAULT = {
     signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP,
     signal.SIGSYS,
 }  # fmt: skip
-"""What a thread does to itself. Blocked, it would die without a word of faulthandler."""
+"""Signals of a fault in the thread itself: blocked, it would die without faulthandler's traceback."""
 
 
-def background(target: Callable[[], None], name: str) -> threading.Thread:
-    """A thread that no exit waits for and that takes no signals: the main thread waits for those."""
+def background_thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """Return a thread that no exit waits for and that receives no signals, which the main thread waits for."""
 
     def run() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN_FAULT)

@@ -16,10 +16,14 @@ from typing import Any
 import pytest
 
 from allranks.errors import RunNotFoundError
-from allranks.runtime.telemetry.jsonl_writer import Lines
-from allranks.runtime.telemetry.node_metrics import Node
-from allranks.runtime.telemetry.sampler import sample_here, start_sampler
-from allranks.runtime.telemetry.sampling_interval import Pace, read_pace
+from allranks.runtime.telemetry.jsonl_writer import JsonLinesWriter
+from allranks.runtime.telemetry.node_metrics import NodeMetrics
+from allranks.runtime.telemetry.sampler import (
+    SamplingInterval,
+    read_interval,
+    sample_here,
+    start_sampler,
+)
 from command_rig import until
 
 MB = 1 << 20
@@ -153,8 +157,8 @@ def test_its_threads_take_no_signals(tmp_path: Path) -> None:
 
 def test_a_crash_in_a_thread_is_told_by_faulthandler() -> None:
     code = (
-        "import ctypes, faulthandler\nfrom allranks.runtime.telemetry.background_threads import background\n"
-        "faulthandler.enable()\nthread = background(lambda: ctypes.string_at(0), 'x')\n"
+        "import ctypes, faulthandler\nfrom allranks.core.background_thread import background_thread\n"
+        "faulthandler.enable()\nthread = background_thread(lambda: ctypes.string_at(0), 'x')\n"
         "thread.start()\nthread.join()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -199,7 +203,7 @@ def test_a_folder_that_can_be_written_later_has_the_facts_too(tmp_path: Path) ->
 
 def test_a_full_disk_is_said_once_and_tried_again() -> None:
     said: list[str] = []
-    full = Lines(Path("/dev/full"), said.append)
+    full = JsonLinesWriter(Path("/dev/full"), said.append)
     for _ in range(3):
         assert not full.write({"kind": "sample"})
     assert said == ["cannot write /dev/full: No space left on device"]
@@ -210,7 +214,7 @@ def test_a_line_that_was_cut_short_does_not_spoil_the_next(
 ) -> None:
     said: list[str] = []
     path = tmp_path / "x.jsonl"
-    out = Lines(path, said.append)
+    out = JsonLinesWriter(path, said.append)
     write = os.write
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda fd, text: write(fd, text[:5]))
@@ -225,7 +229,7 @@ def test_a_line_that_a_killed_writer_left_is_ended(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n{"b')
     for number in (2, 3):
-        out = Lines(path, print)
+        out = JsonLinesWriter(path, print)
         assert out.write({"c": number})
         out.close()
     assert path.read_text().splitlines() == ['{"a": 1}', '{"b', '{"c": 2}', '{"c": 3}']
@@ -233,13 +237,15 @@ def test_a_line_that_a_killed_writer_left_is_ended(tmp_path: Path) -> None:
 
 def test_how_often(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("off", "OFF", "0", "no"):
-        assert read_pace({"ALLRANKS_SAMPLE": text}, print) is None
-    assert read_pace({}, print) == Pace()
-    assert read_pace({"ALLRANKS_SAMPLE": "2.5"}, print) == Pace(2.5)
-    assert read_pace({"ALLRANKS_SAMPLE": "5s"}, print) == read_pace({"ALLRANKS_SAMPLE": "5"}, None)
+        assert read_interval({"ALLRANKS_SAMPLE": text}, print) is None
+    assert read_interval({}, print) == SamplingInterval()
+    assert read_interval({"ALLRANKS_SAMPLE": "2.5"}, print) == SamplingInterval(2.5)
+    assert read_interval({"ALLRANKS_SAMPLE": "5s"}, print) == read_interval(
+        {"ALLRANKS_SAMPLE": "5"}, None
+    )
     assert not capsys.readouterr().out
     for text in ("often", "-3", "nan", "inf", "s", "1e300", "86401"):
-        assert read_pace({"ALLRANKS_SAMPLE": text}, print) == Pace()
+        assert read_interval({"ALLRANKS_SAMPLE": text}, print) == SamplingInterval()
         assert f"ALLRANKS_SAMPLE={text} is neither off" in capsys.readouterr().out
 
 
@@ -257,7 +263,9 @@ def test_what_ends_at_once_costs_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    monkeypatch.setattr("allranks.runtime.telemetry.node_metrics.Node", lambda *_: made.append(1))
+    monkeypatch.setattr(
+        "allranks.runtime.telemetry.node_metrics.NodeMetrics", lambda *_: made.append(1)
+    )
     sampler = start_sampler(tmp_path, 0, 0, 1, os.getpid(), print, env=OFTEN)
     assert sampler is not None
     sampler.stop()
@@ -270,26 +278,26 @@ def test_a_rate_over_next_to_nothing_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("allranks.runtime.telemetry.sampler._SHORTEST", 3600.0)
-    monkeypatch.setattr("allranks.runtime.telemetry.sampling_interval._FIRST", 3600.0)
-    look, looked = Node.look, threading.Event()
-    monkeypatch.setattr(Node, "look", lambda node: looked.set() or look(node))
+    monkeypatch.setattr("allranks.runtime.telemetry.sampler._FIRST", 3600.0)
+    sample, sampled = NodeMetrics.sample, threading.Event()
+    monkeypatch.setattr(NodeMetrics, "sample", lambda node: sampled.set() or sample(node))
     env = {"ALLRANKS_SAMPLE": "3600"}
     sampler = start_sampler(tmp_path, 0, 0, 1, os.getpid(), print, env=env)
     assert sampler is not None
-    assert looked.wait(30)
+    assert sampled.wait(30)
     sampler.stop()
     assert not lines(tmp_path)
 
 
 def test_soon_then_often_then_seldom() -> None:
-    usual = Pace()
+    usual = SamplingInterval()
     assert usual.next(100, 100) == 101
     assert usual.next(101, 100) == 106
     assert usual.next(699, 100) == 704
     assert usual.next(701, 100) == 716
-    assert Pace(2.0).next(100, 100) == 101
-    assert Pace(0.5).next(100, 100) == 100.5
-    assert Pace(2.0).next(5000, 100) == 5002
+    assert SamplingInterval(2.0).next(100, 100) == 101
+    assert SamplingInterval(0.5).next(100, 100) == 100.5
+    assert SamplingInterval(2.0).next(5000, 100) == 5002
 
 
 def test_a_rank_samples_only_where_nobody_does(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from proc_rig import Proc
 
 from allranks.runtime.telemetry.cgroups import Cgroups
-from allranks.runtime.telemetry.cpu_memory import Host
-from allranks.runtime.telemetry.process_tree import TICKS, Tree
+from allranks.runtime.telemetry.node_metrics import HostUsage
+from allranks.runtime.telemetry.process_tree import TICKS, ProcessTree
 
 GB = 1 << 30
 
@@ -71,7 +71,7 @@ def test_a_slurm_step(version: str, request: pytest.FixtureRequest) -> None:
     assert cgroups.memory_limit() == 64 * GB
     assert cgroups.cpu_limit() == 4.5
     assert cgroups.cpu_seconds() == 12.5
-    assert cgroups.memory_held() == 7 * GB  # files that it has read can be dropped
+    assert cgroups.memory_used() == 7 * GB  # files that it has read can be dropped
 
 
 def test_outside_of_slurm_only_limits_are_taken(tmp_path: Path, proc: Proc) -> None:
@@ -81,7 +81,7 @@ def test_outside_of_slurm_only_limits_are_taken(tmp_path: Path, proc: Proc) -> N
     _write(root, {"user.slice/memory.max": 3 * GB})
     cgroups = Cgroups(10, proc.path, root)
     assert cgroups.memory_limit() == 3 * GB
-    assert (cgroups.cpu_limit(), cgroups.cpu_seconds(), cgroups.memory_held()) == (None,) * 3
+    assert (cgroups.cpu_limit(), cgroups.cpu_seconds(), cgroups.memory_used()) == (None,) * 3
 
 
 def test_a_container_that_mounts_only_its_own_group(tmp_path: Path, proc: Proc) -> None:
@@ -90,21 +90,21 @@ def test_a_container_that_mounts_only_its_own_group(tmp_path: Path, proc: Proc) 
     assert Cgroups(10, proc.path, tmp_path / "cgroup").memory_limit() == GB
 
 
-def _host(proc: Proc, cgroups: Cgroups, **env: str) -> tuple[Host, Tree]:
+def _host(proc: Proc, cgroups: Cgroups, **env: str) -> tuple[HostUsage, ProcessTree]:
     (proc.path / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 300 kB\n")
     (proc.path / "stat").write_text("cpu  100 0 100 900 50 0 0 70 0 0\ncpu0 1 2\n")
-    tree = Tree(10, proc=str(proc.path))
-    return Host(tree, env, cgroups, str(proc.path)), tree
+    tree = ProcessTree(10, proc=str(proc.path))
+    return HostUsage(tree, env, cgroups, str(proc.path)), tree
 
 
 def test_the_node_and_the_step(version_2: Cgroups, proc: Proc, tmp_path: Path) -> None:
     host, tree = _host(proc, version_2, SLURM_TASK_PID="10")
-    first = host.look(tree.look(), 0)
+    first = host.sample(tree.sample(), 0)
     assert first["cpu"] is None
     (proc.path / "stat").write_text(f"cpu  {100 + 3 * TICKS} 0 100 950 60 0 0 90 0 0\n")
     step = tmp_path / "cgroup/system.slice/slurmstepd.scope/job_7/step_0"
     (step / "cpu.stat").write_text("usage_usec 15500000\n")
-    found = host.look(tree.look(), 2.0)
+    found = host.sample(tree.sample(), 2.0)
     assert found == {
         "cpu": 1.5,
         "cpu_node": 1.5,
@@ -119,9 +119,9 @@ def test_the_tree_where_the_step_is_not_ours_alone(
 ) -> None:
     host, tree = _host(proc, version_2, **env)
     proc.process(10, own=50, resident=8 << 20)
-    host.look(tree.look(), 0)
+    host.sample(tree.sample(), 0)
     proc.process(10, own=50 + TICKS, resident=8 << 20)
-    found = host.look(tree.look(), 2.0)
+    found = host.sample(tree.sample(), 2.0)
     assert (found["cpu"], found["memory"]) == (0.5, 8 << 20)
 
 
@@ -130,9 +130,9 @@ def test_the_tree_where_there_is_no_step(proc: Proc, tmp_path: Path) -> None:
     _write(tmp_path / "cgroup", {"cgroup.controllers": ""})
     host, tree = _host(proc, Cgroups(10, proc.path, tmp_path / "cgroup"), SLURM_MEM_PER_NODE="2048")
     proc.process(10, own=50, resident=8 << 20)
-    host.look(tree.look(), 0)
+    host.sample(tree.sample(), 0)
     proc.process(10, own=50 + 3 * TICKS, resident=8 << 20)
-    found = host.look(tree.look(), 2.0)
+    found = host.sample(tree.sample(), 2.0)
     assert found["cpu"] == 1.5
     assert found["memory"] == 8 << 20
     assert host.facts()["memory_limit"] == 2 * GB
@@ -162,13 +162,13 @@ def test_cpus_are_those_that_are_allowed_and_given(proc: Proc, tmp_path: Path) -
     _in(proc, "0::/\n")
     root = tmp_path / "cgroup"
     _write(root, {"cgroup.controllers": ""})
-    tree = Tree(os.getpid())
+    tree = ProcessTree(os.getpid())
     here = len(os.sched_getaffinity(0))
-    assert Host(tree, {}, Cgroups(10, proc.path, root)).facts()["cpus"] == here
+    assert HostUsage(tree, {}, Cgroups(10, proc.path, root)).facts()["cpus"] == here
     given = {"SLURM_CPUS_ON_NODE": "1"}
-    assert Host(tree, given, Cgroups(10, proc.path, root)).facts()["cpus"] == 1
+    assert HostUsage(tree, given, Cgroups(10, proc.path, root)).facts()["cpus"] == 1
     _write(root, {"cpu.max": "50000 100000"})
-    assert Host(tree, {}, Cgroups(10, proc.path, root)).facts()["cpus"] == 1
+    assert HostUsage(tree, {}, Cgroups(10, proc.path, root)).facts()["cpus"] == 1
 
 
 def test_this_machine_has_groups_that_can_be_read() -> None:

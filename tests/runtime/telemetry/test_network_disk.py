@@ -6,8 +6,8 @@ from pathlib import Path
 
 from proc_rig import Proc
 
-from allranks.runtime.telemetry.network_disk import Traffic, interfaces, ports
-from allranks.runtime.telemetry.process_tree import Tree
+from allranks.runtime.telemetry.network_disk import NetworkDiskUsage, interfaces, ports
+from allranks.runtime.telemetry.process_tree import ProcessTree
 
 HEAD = "Inter-| Receive | Transmit\n face |bytes packets |bytes packets\n"
 
@@ -79,31 +79,31 @@ def test_rates_and_counters_that_begin_anew(proc: Proc, tmp_path: Path) -> None:
     proc.process(11, 10)
     _io(proc, 10, 100, 100)
     _io(proc, 11, 4000, 0)
-    traffic, tree = Traffic(proc.path, sys), Tree(10, proc=str(proc.path))
-    assert traffic.look(tree.look(), 0) == {}
+    traffic, tree = NetworkDiskUsage(proc.path, sys), ProcessTree(10, proc=str(proc.path))
+    assert traffic.sample(tree.sample(), 0) == {}
     _net(proc, eth0=(1600, 1200), eth1=(0, 5100))
     _io(proc, 11, 5000, 10)
-    found = traffic.look(tree.look(), 2.0)
+    found = traffic.sample(tree.sample(), 2.0)
     assert found == {"net_in": 300, "net_out": 150, "disk_read": 500, "disk_write": 5}
     # 11 ended after 200 more bytes, and 10 has inherited all that it read.
     proc.end(11)
     _io(proc, 10, 100 + 5200, 110)
-    found = traffic.look(tree.look(), 2.0)
+    found = traffic.sample(tree.sample(), 2.0)
     assert (found["disk_read"], found["disk_write"]) == (100, 0)
     proc.process(10, 1)
     _io(proc, 10, 0, 0)
-    found = traffic.look(tree.look(), 2.0)
+    found = traffic.sample(tree.sample(), 2.0)
     assert (found["disk_read"], found["disk_write"], found["net_in"]) == (0, 0, 0)
 
 
 def test_a_machine_that_tells_nothing(proc: Proc, tmp_path: Path) -> None:
-    assert Traffic(proc.path, tmp_path).look({}, 1.0) == {}
+    assert NetworkDiskUsage(proc.path, tmp_path).sample({}, 1.0) == {}
 
 
 def test_this_machine() -> None:
-    traffic = Traffic()
-    tree = Tree(1)
-    traffic.look(tree.look(), 0)
-    found = traffic.look(tree.look(), 1.0)
+    traffic = NetworkDiskUsage()
+    tree = ProcessTree(1)
+    traffic.sample(tree.sample(), 0)
+    found = traffic.sample(tree.sample(), 1.0)
     assert all(value >= 0 for value in found.values())
     assert "lo" not in interfaces(Path("/proc"), Path("/sys"))

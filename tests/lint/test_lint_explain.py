@@ -28,7 +28,7 @@ line 6: srun torchrun
 TWICE_PICTURE = """job.sh asks for 2 nodes, 4 a100 GPUs each, 4 tasks per node.
 
 line 6: srun torchrun
-  2 nodes × 4 tasks × torchrun 4 = 32 processes for 8 GPUs; the ranks are told of 8
+  2 nodes × 4 tasks × torchrun 4 = 32 processes for 8 GPUs; the ranks expect 8
   address: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):29500
     (the first node of the job, replaced once, in the batch shell)
 

@@ -1,1 +1,1 @@
-"""Lint: reads any job script, says what will go wrong and why, and mends what is safe to mend."""
+"""Lint: reads any job script, says what will go wrong and why, and applies safe fixes."""

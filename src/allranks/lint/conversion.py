@@ -187,7 +187,7 @@ def _sizes(job: JobScript, launch: Launch, found: Conversion) -> None:
     elif ask.gpus_per_node:
         kind = f"{ask.gpu_type}:" if ask.gpu_type else ""
         found.values["gpus_per_node"] = f"{kind}{ask.gpus_per_node}" if kind else ask.gpus_per_node
-    total = made.told_total if launch.kind in _LAUNCHERS else made.total
+    total = made.expected_total if launch.kind in _LAUNCHERS else made.total
     if total and _name(launch) != "python":
         found.values["nprocs"] = total
 

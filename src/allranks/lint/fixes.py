@@ -39,7 +39,7 @@ def fixed_text(source: SourceFile, findings: list[Finding]) -> str:
 def diff_of(name: str, old: str, new: str) -> str:
     """The change as a unified diff."""
     lines = difflib.unified_diff(
-        old.splitlines(keepends=True), new.splitlines(keepends=True), name, f"{name} (mended)"
+        old.splitlines(keepends=True), new.splitlines(keepends=True), name, f"{name} (fixed)"
     )
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
@@ -62,5 +62,5 @@ def _overlap(one: Edit, other: Edit) -> bool:
 def _write(source: SourceFile, text: str) -> None:
     path = source.path or Path(source.name)
     if not path.exists():
-        raise UsageError("Standard input cannot be mended in place: use --diff.")
+        raise UsageError("Standard input cannot be fixed in place. Use --diff.")
     path.write_bytes(text.encode("utf-8"))

@@ -78,27 +78,31 @@ def sentence(job: JobScript, launch: Launch, made: Processes) -> str:
     shape, ask = made.shape, job.allocation
     words = [_count(shape.nodes, "node"), f"{_count(shape.tasks_per_node, 'task')}"]
     if _goes_itself(launch, made):
-        each = made.each // made.told_nodes if made.each and made.told_nodes else None
-        words = [_count(made.told_nodes, "node"), f"{launch.written} {_number(each)}"]
+        each = made.each // made.expected_nodes if made.each and made.expected_nodes else None
+        words = [_count(made.expected_nodes, "node"), f"{launch.written} {_number(each)}"]
     elif launch.kind not in (PYTHON, OTHER):
         words.append(f"{launch.written} {_number(made.each)}")
     total = f"{_number(made.total)} process{'' if made.total == 1 else 'es'}"
     gpus = ask.gpus_per_node
     machines = shape.nodes
     if _goes_itself(launch, made):
-        machines = made.told_nodes or ask.nodes
+        machines = made.expected_nodes or ask.nodes
     have = f" for {_count(gpus * machines, 'GPU')}" if gpus and machines else ""
-    told = ""
-    if made.told_total is not None and made.total is not None and made.told_total != made.total:
-        told = f"; the ranks are told of {made.told_total}"
-    return f"{' × '.join(words)} = {total}{have}{told}"
+    expected = ""
+    if (
+        made.expected_total is not None
+        and made.total is not None
+        and made.expected_total != made.total
+    ):
+        expected = f"; the ranks expect {made.expected_total}"
+    return f"{' × '.join(words)} = {total}{have}{expected}"
 
 
 def _goes_itself(launch: Launch, made: Processes) -> bool:
     """A launcher that starts the other nodes from the first one."""
     if launch.kind != DEEPSPEED or launch.step is not None or launch.options.has("no-ssh"):
         return False
-    return made.told_nodes is None or made.told_nodes > 1
+    return made.expected_nodes is None or made.expected_nodes > 1
 
 
 def _meeting(launch: Launch) -> Iterator[str]:
@@ -152,7 +156,7 @@ def _address(word: Word) -> tuple[Part, ...]:
 def _picture(made: Processes, launch: Launch) -> Iterator[str]:
     nodes, tasks, each = made.shape.nodes, made.shape.tasks_per_node, made.each
     if _goes_itself(launch, made):
-        nodes, tasks = made.told_nodes, 1
+        nodes, tasks = made.expected_nodes, 1
         each = made.each // nodes if made.each and nodes else None
     if not nodes or not tasks or not each or nodes * tasks * each > 4096:
         return

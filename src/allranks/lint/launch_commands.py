@@ -114,7 +114,7 @@ def _launcher(call: Call) -> Launch | None:
     if not call.program:
         return None
     name = call.name
-    words = tuple(word for word in call.program if word.text != "\\")  # told by a rule of its own
+    words = tuple(word for word in call.program if word.text != "\\")  # reported by its own rule
     if not words:
         return None
     if name == "torchrun" or name == "torchrun-script":

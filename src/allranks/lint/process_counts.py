@@ -27,9 +27,9 @@ class Processes:
     """Where the launcher itself runs."""
     each: int | None
     """Processes that each of its copies starts."""
-    told_nodes: int | None
+    expected_nodes: int | None
     """Copies of itself that it expects: ``--nnodes``, ``--num_machines``."""
-    told_total: int | None
+    expected_total: int | None
     """Processes that the training expects in all."""
 
     @property
@@ -45,8 +45,8 @@ def count_processes(launch: Launch, values: Values) -> Processes:
     if launch.kind in (TORCHRUN, LAUNCH):
         each = _each(launch.options.value("nproc-per-node"), values, default=1)
         nodes = _nodes(launch, values)
-        told = each * nodes if each is not None and nodes is not None else None
-        return Processes(shape, each, nodes, told)
+        expected = each * nodes if each is not None and nodes is not None else None
+        return Processes(shape, each, nodes, expected)
     if launch.kind == ACCELERATE:
         return _accelerate(launch, values, shape)
     if launch.kind == DEEPSPEED:

@@ -16,7 +16,7 @@ PORT = ("master-port", "main-process-port", "rdzv-endpoint")
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RendezvousAddress:
     """An address or a port of one launch."""
 
     launch: Launch
@@ -27,25 +27,25 @@ class Meeting:
     """The option or variable that gives it."""
 
 
-def addresses(job: JobScript) -> Iterator[Meeting]:
+def addresses(job: JobScript) -> Iterator[RendezvousAddress]:
     """The address of every launch that has one."""
     for launch in job.launches:
         option = launch.options.find(*ADDRESS)
         if option is not None and option.value is not None:
             word = _host(option.value) if option.name == "rdzv-endpoint" else option.value
-            yield Meeting(launch, word, option.span, option.written)
+            yield RendezvousAddress(launch, word, option.span, option.written)
         elif launch.kind in (PYTHON, OTHER) and (found := _variable(launch, "MASTER_ADDR")):
             yield found
 
 
-def ports(job: JobScript) -> Iterator[Meeting]:
+def ports(job: JobScript) -> Iterator[RendezvousAddress]:
     """The port of every launch that has one."""
     for launch in job.launches:
         option = _port_option(launch)
         if option is not None and option.value is not None:
             word = _port(option.value) if option.name == "rdzv-endpoint" else option.value
             if word is not None:
-                yield Meeting(launch, word, option.span, option.written)
+                yield RendezvousAddress(launch, word, option.span, option.written)
         elif launch.kind in (PYTHON, OTHER) and (found := _variable(launch, "MASTER_PORT")):
             yield found
 
@@ -57,14 +57,14 @@ def _port_option(launch: Launch) -> Option | None:
     return launch.options.find("master-port", "main-process-port") or endpoint
 
 
-def _variable(launch: Launch, name: str) -> Meeting | None:
+def _variable(launch: Launch, name: str) -> RendezvousAddress | None:
     for item in launch.call.assignments:
         if item.name == name and item.value is not None:
-            return Meeting(launch, item.value, item.span, name)
+            return RendezvousAddress(launch, item.value, item.span, name)
     binding = launch.call.env.get(name)
     if binding is None or not binding.exported or binding.parts is None:
         return None
-    return Meeting(launch, Word(binding.parts, binding.span), binding.span, name)
+    return RendezvousAddress(launch, Word(binding.parts, binding.span), binding.span, name)
 
 
 def _host(word: Word) -> Word:

@@ -33,13 +33,13 @@ def check(job: JobScript) -> Iterator[Finding]:
     if (slurm_version(job) or (0, 0)) >= (23, 11):
         return
     made = _made(job)
-    told: set[str] = set()
+    reported: set[str] = set()
     for name in ("output", "error"):
         option = job.allocation.options.find(name)
         folder = _folder(option)
-        if option is None or folder is None or folder in told or "$" in folder:
+        if option is None or folder is None or folder in reported or "$" in folder:
             continue
-        told.add(folder)
+        reported.add(folder)
         late = folder in made
         if not late and (folder.startswith("/") or _exists(job, folder)):
             continue

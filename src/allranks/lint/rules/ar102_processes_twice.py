@@ -22,7 +22,7 @@ RULE = Rule(
     title="Each node gets its processes several times",
     why="""srun starts one launcher for every task, and every launcher starts its own processes. With a
     task for each GPU and a launcher that also starts a process for each GPU, their numbers are
-    multiplied: the ranks collide, or wait for a meeting that is already full.""",
+    multiplied: the ranks collide, or wait for a rendezvous that is already full.""",
     severity=ERROR,
     symptoms=(
         "hangs at init",
@@ -50,14 +50,16 @@ def check(job: JobScript) -> Iterator[Finding]:
             continue
         made = job.processes(launch)
         per_node = made.shape.tasks_per_node
-        if per_node is None or per_node < 2 or made.told_nodes == made.shape.tasks:
+        if per_node is None or per_node < 2 or made.expected_nodes == made.shape.tasks:
             continue
-        unsure = made.each is None or made.told_nodes is None
+        unsure = made.each is None or made.expected_nodes is None
         if unsure and (made.each == 1 or told_elsewhere(launch)):
             continue
         gpus = job.allocation.gpus_per_node
         many = made.each is not None and bool(gpus) and per_node * made.each > (gpus or 0)
-        surely = many or (made.told_nodes is not None and made.shape.tasks != made.told_nodes)
+        surely = many or (
+            made.expected_nodes is not None and made.shape.tasks != made.expected_nodes
+        )
         yield RULE.at(
             launch.span,
             _message(job, launch, gpus),
@@ -74,5 +76,5 @@ def _message(job: JobScript, launch: Launch, gpus: int | None) -> str:
     if made.each is None or total is None:
         return f"srun starts {launch.written} {tasks} times on each node; one is enough."
     have = f" for {counted((nodes or 1) * gpus, 'GPU')}" if gpus else ""
-    told = f" The ranks are told that there are {made.told_total}." if made.told_total else ""
-    return f"{words}{made.each} = {processes(total)}{have}.{told}"
+    expected = f" The ranks expect {made.expected_total}." if made.expected_total else ""
+    return f"{words}{made.each} = {processes(total)}{have}.{expected}"

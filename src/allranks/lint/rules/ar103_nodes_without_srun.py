@@ -52,13 +52,15 @@ def check(job: JobScript) -> Iterator[Finding]:
             yield from _without_hosts(job, launch)
             return
         nodes = job.allocation.text("nodes")
-        told = job.processes(launch).told_nodes
-        waits = told is not None and told > 1
+        expected = job.processes(launch).expected_nodes
+        waits = expected is not None and expected > 1
         yield RULE.at(
             launch.span,
             f"The job has {nodes} nodes, but {launch.written} starts on the first one only. "
             + (
-                f"It waits for {told} nodes and never begins." if waits else "The others stay idle."
+                f"It waits for {expected} nodes and never begins."
+                if waits
+                else "The others stay idle."
             ),
             help=f"Write srun before it: srun {launch.span.text.split()[0]} …, with one task per "
             + ("GPU." if launch.kind == "python" else "node."),
@@ -69,7 +71,7 @@ def check(job: JobScript) -> Iterator[Finding]:
 
 def _without_hosts(job: JobScript, launch: Launch) -> Iterator[Finding]:
     """DeepSpeed's launcher knows other nodes from a host file only."""
-    nodes = job.processes(launch).told_nodes
+    nodes = job.processes(launch).expected_nodes
     if "/job/hostfile" in job.source.text or nodes is None or nodes < 2:
         return
     yield RULE.at(

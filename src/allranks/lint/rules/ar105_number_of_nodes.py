@@ -40,32 +40,32 @@ def check(job: JobScript) -> Iterator[Finding]:
         if launch.kind not in PER_NODE or option is None or not alone(job, launch):
             continue
         made = job.processes(launch)
-        told, tasks = made.told_nodes, made.shape.tasks
+        expected, tasks = made.expected_nodes, made.shape.tasks
         per_node = made.shape.tasks_per_node
         if (
-            told is None
+            expected is None
             or tasks is None
-            or told == tasks
+            or expected == tasks
             or (per_node != 1 and launch.step is not None)
         ):
             continue
         if launch.step is None:
-            if not job.is_batch or job.allocation.several_nodes or told == 1:
+            if not job.is_batch or job.allocation.several_nodes or expected == 1:
                 continue
             given = job.allocation.options.has("nodes")
             yield RULE.at(
                 option.span,
-                f"{launch.written} waits for {counted(told, 'node')}, but the job has one.",
-                help=f"Ask for them, #SBATCH --nodes={told}, and start it with srun; or write {option.written}=1.",
+                f"{launch.written} waits for {counted(expected, 'node')}, but the job has one.",
+                help=f"Ask for them, #SBATCH --nodes={expected}, and start it with srun; or write {option.written}=1.",
                 severity=ERROR if given and launch.certain else NOTE,
             )
             continue
-        if told == 1:
+        if expected == 1:
             continue  # trainings on their own: another rule
         yield RULE.at(
             option.span,
-            f"srun starts {launch.written} {tasks} times, but it is told of {counted(told, 'node')}: "
-            + ("it waits for the others." if told > tasks else "some of them are too many."),
+            f"srun starts {launch.written} {tasks} times, but it expects {counted(expected, 'node')}: "
+            + ("it waits for the others." if expected > tasks else "some of them are too many."),
             help=f"Write {option.written}=$SLURM_NNODES.",
             severity=ERROR if launch.certain else WARNING,
         )

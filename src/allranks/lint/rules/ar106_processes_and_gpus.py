@@ -90,8 +90,8 @@ def _on_a_node(job: JobScript, launch: Launch) -> int | None:
     if launch.kind in PER_NODE:
         if per_node == 1:
             return made.each
-        if made.told_nodes != made.shape.tasks or per_node is None or made.each is None:
-            return None  # told by the rule about processes that are multiplied
+        if made.expected_nodes != made.shape.tasks or per_node is None or made.each is None:
+            return None  # reported by the rule about multiplied processes
         return per_node * made.each
     if launch.kind == DEEPSPEED and (per_node or 1) == 1:
         return job.values.number(launch.options.value("num-gpus"))

@@ -51,26 +51,26 @@ def check(job: JobScript) -> Iterator[Finding]:
 
 
 def _per_node(job: JobScript, launch: Launch, nodes: int) -> Iterator[Finding]:
-    told = job.processes(launch).told_nodes
+    expected = job.processes(launch).expected_nodes
     number, address = (
         ("--num_machines", "--main_process_ip")
         if launch.kind == ACCELERATE
         else ("--nnodes", "--rdzv_endpoint")
     )
-    if told == 1 or launch.options.has("standalone"):
-        if told is not None and told > 1:
-            end = f"--standalone keeps each copy for itself, and each waits for {told} nodes."
+    if expected == 1 or launch.options.has("standalone"):
+        if expected is not None and expected > 1:
+            end = f"--standalone keeps each copy for itself, and each waits for {expected} nodes."
         elif launch.options.has("rdzv-endpoint") and not launch.options.has("standalone"):
-            end = "each copy is told of one node only: one of them trains, or each does on its own."
+            end = "each copy expects one node: one of them trains, or each does on its own."
         else:
-            end = f"each copy is told of one node only: {nodes} trainings on their own."
+            end = f"each copy expects one node: {nodes} trainings on their own."
         yield RULE.at(
             launch.span,
             f"{launch.written} runs on {nodes} nodes, but {end}",
             help=f"Give {number}=$SLURM_NNODES and {address} with the first node's name.",
             severity=ERROR if launch.certain else WARNING,
         )
-    elif told is not None and _ignored_address(launch):
+    elif expected is not None and _ignored_address(launch):
         yield RULE.at(
             launch.span,
             "With --rdzv_backend=c10d torchrun does not look at --master_addr: without --rdzv_endpoint each "
@@ -78,12 +78,12 @@ def _per_node(job: JobScript, launch: Launch, nodes: int) -> Iterator[Finding]:
             help="Write --rdzv_endpoint=HOST:PORT in place of --master_addr and --master_port.",
             severity=ERROR if launch.certain else WARNING,
         )
-    elif told is not None and not launch.options.has(
+    elif expected is not None and not launch.options.has(
         "rdzv-endpoint", "master-addr", "main-process-ip", "rdzv-conf"
     ):
         yield RULE.at(
             launch.span,
-            f"{launch.written} expects {told} nodes and no address to meet at is given"
+            f"{launch.written} expects {expected} nodes and no address to meet at is given"
             + (" (it does not read MASTER_ADDR)" if "MASTER_ADDR" in launch.call.env else "")
             + ": each node waits for itself.",
             help=f"Add {address}: the name of the first node"

@@ -40,7 +40,7 @@ def check(job: JobScript) -> Iterator[Finding]:
             continue
         made = job.processes(launch)
         total = job.values.number(option.value)
-        machines = made.told_nodes
+        machines = made.expected_nodes
         if machines is None or machines < 2 or total is None or total == machines * gpus:
             continue
         if total == gpus or total % machines:

@@ -39,19 +39,21 @@ def check(job: JobScript) -> Iterator[Finding]:
         call = launch.call
         if launch.kind not in PER_NODE or not call.loop or call.background:
             continue
-        told = job.processes(launch).told_nodes
+        expected = job.processes(launch).expected_nodes
         layers = call.all_layers
         single = any(
             layer.kind == "remote"
             or (layer.kind == "srun" and layer.options.has("nodelist", "relative"))
             for layer in layers
         )
-        expects = (told is None and launch.options.has("nnodes", "num-machines")) or (told or 1) > 1
+        expects = (expected is None and launch.options.has("nnodes", "num-machines")) or (
+            expected or 1
+        ) > 1
         if not single or not expects:
             continue
         yield RULE.at(
             call.span,
             f"{launch.written} on one node waits for the others, but the loop starts them only after it ends.",
             help="Put it in the background with & and write wait after the loop, or use one srun for all.",
-            severity=ERROR if launch.certain and (told or 0) > 1 else WARNING,
+            severity=ERROR if launch.certain and (expected or 0) > 1 else WARNING,
         )

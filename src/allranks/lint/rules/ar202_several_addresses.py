@@ -48,8 +48,8 @@ def check(job: JobScript) -> Iterator[Finding]:
             for asked in (each for word in words for each in _asked(word)):
                 yield from _finding(job, asked, item.name)
 
-    for meeting in addresses(job):
-        for asked in _asked(meeting.word):
+    for rendezvous in addresses(job):
+        for asked in _asked(rendezvous.word):
             yield from _finding(job, asked, "the address")
 
 

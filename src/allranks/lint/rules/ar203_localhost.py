@@ -38,14 +38,14 @@ _URL = re.compile(r"tcp://(localhost|127\.0\.0\.1)\b")
 def check(job: JobScript) -> Iterator[Finding]:
     """Addresses of steps over several nodes."""
     yield from _urls(job)
-    for meeting in addresses(job):
-        launch = meeting.launch
+    for rendezvous in addresses(job):
+        launch = rendezvous.launch
         nodes = job.shape(launch).nodes if launch.step is not None else None
-        if nodes is None or nodes < 2 or origin(meeting.word.parts) != LOCALHOST:
+        if nodes is None or nodes < 2 or origin(rendezvous.word.parts) != LOCALHOST:
             continue
         yield RULE.at(
-            meeting.span,
-            f"{meeting.name} is this machine, but the step runs on {nodes} nodes: only the first finds it.",
+            rendezvous.span,
+            f"{rendezvous.name} is this machine, but the step runs on {nodes} nodes: only the first finds it.",
             help='Use the first node\'s name: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             severity=ERROR if launch.certain else WARNING,
         )

@@ -34,16 +34,16 @@ RULE = Rule(
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Ports that are a number in the text."""
-    told: set[int] = set()
-    for meeting in ports(job):
-        text = (meeting.word.text or "").strip()
+    reported: set[int] = set()
+    for rendezvous in ports(job):
+        text = (rendezvous.word.text or "").strip()
         if not text.isdecimal() or not text.isascii() or text == "0" or len(text) > 9:
             continue
-        part = meeting.word.parts[0].span
-        place = part if part.end > part.start else meeting.span
-        if place.start in told:
+        part = rendezvous.word.parts[0].span
+        place = part if part.end > part.start else rendezvous.span
+        if place.start in reported:
             continue
-        told.add(place.start)
+        reported.add(place.start)
         if int(text) > 65535 or int(text) < 1024:
             yield RULE.at(
                 place,

@@ -17,7 +17,7 @@ RULE = Rule(
     name="own-host-as-master",
     title="Every node takes itself for the master",
     why="""hostname, $HOSTNAME and $SLURMD_NODENAME are another name on every node. Replaced inside the
-    tasks, each node is told to meet at itself. In the batch script they are right, as that runs on the
+    tasks, each node connects to itself. In the batch script they are right, as that runs on the
     first node.""",
     severity=ERROR,
     symptoms=("hangs at init", "several nodes claim to be the master"),
@@ -34,16 +34,16 @@ RULE = Rule(
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Addresses that tasks of several nodes find out by themselves."""
-    for meeting in addresses(job):
-        launch = meeting.launch
-        if launch.step is None or origin(meeting.word.parts) not in (OWN_HOST, OWN_ADDRESS):
+    for rendezvous in addresses(job):
+        launch = rendezvous.launch
+        if launch.step is None or origin(rendezvous.word.parts) not in (OWN_HOST, OWN_ADDRESS):
             continue
         nodes = job.shape(launch).nodes
-        if nodes == 1 or not _in_task(meeting.word):
+        if nodes == 1 or not _in_task(rendezvous.word):
             continue
         yield RULE.at(
-            meeting.span,
-            f"{meeting.name} is the name of the node itself, on every node another one.",
+            rendezvous.span,
+            f"{rendezvous.name} is the name of the node itself, on every node another one.",
             help="Find the first node in the batch script and export it: "
             'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             severity=ERROR if nodes and launch.certain else WARNING,

@@ -40,17 +40,17 @@ def check(job: JobScript) -> Iterator[Finding]:
     if not launches or _exports_all(job):
         return
     read = {variable.name for _, variable in job.reads()} | _spliced(job)
-    told: set[str] = set()
+    reported: set[str] = set()
     for launch in launches[:3]:
         for name in _NEEDED:
             binding = launch.call.env.get(name)
-            if binding is None or binding.exported or name in read or name in told:
+            if binding is None or binding.exported or name in read or name in reported:
                 continue
             if binding.span.source is not job.source or any(
                 a.name == name for a in launch.call.assignments
             ):
                 continue
-            told.add(name)
+            reported.add(name)
             yield RULE.at(
                 binding.span,
                 f"{name} is not exported: the processes that srun starts do not get it.",

@@ -55,12 +55,12 @@ def check(job: JobScript) -> Iterator[Finding]:
         return
     names = {item.name for call in job.calls for item in call.assignments}
     names |= set(re.findall(r"\$\{(\w+):?[=?]", job.source.text))
-    told: set[str] = set()
+    reported: set[str] = set()
     for launch in job.launches:
         for variable in _unknown(launch):
-            if variable.name in names or variable.name in told:
+            if variable.name in names or variable.name in reported:
                 continue
-            told.add(variable.name)
+            reported.add(variable.name)
             close = nearest(variable.name, names)
             like = close is not None and _alike(close, variable.name)
             yield RULE.at(

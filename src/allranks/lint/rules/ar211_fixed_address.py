@@ -32,15 +32,19 @@ def check(job: JobScript) -> Iterator[Finding]:
     """Addresses that are plain text, in jobs that do not choose their nodes."""
     if not job.is_batch or job.allocation.options.has("nodelist"):
         return
-    told: set[str] = set()
-    for meeting in addresses(job):
-        text = (meeting.word.text or "").strip()
-        if origin(meeting.word.parts) != FIXED or text in told or text in ("0.0.0.0", "127.0.0.1"):
+    reported: set[str] = set()
+    for rendezvous in addresses(job):
+        text = (rendezvous.word.text or "").strip()
+        if (
+            origin(rendezvous.word.parts) != FIXED
+            or text in reported
+            or text in ("0.0.0.0", "127.0.0.1")
+        ):
             continue
-        told.add(text)
+        reported.add(text)
         several = job.allocation.several_nodes
         yield RULE.at(
-            meeting.span,
+            rendezvous.span,
             f"{text} is one certain machine; the job may run on others.",
             help='Use the first node of the job: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             severity=WARNING if several else NOTE,

@@ -36,18 +36,20 @@ def check(job: JobScript) -> Iterator[Finding]:
     """Addresses that are the variable, and nothing cuts a name out of it."""
     if not job.allocation.several_nodes:
         return
-    told: set[tuple[int, int]] = set()
-    for meeting in addresses(job):
-        name = _list(meeting.word)
-        key = (meeting.span.start, meeting.span.end)
-        if not name or key in told:
+    reported: set[tuple[int, int]] = set()
+    for rendezvous in addresses(job):
+        name = _list(rendezvous.word)
+        key = (rendezvous.span.start, rendezvous.span.end)
+        if not name or key in reported:
             continue
-        told.add(key)
+        reported.add(key)
         yield RULE.at(
-            meeting.span,
-            f"${name} names all nodes of the job, as in node[01-02]: {meeting.name} is no address.",
+            rendezvous.span,
+            f"${name} names all nodes of the job, as in node[01-02]: {rendezvous.name} is no address.",
             help=f'Use the first node: $(scontrol show hostnames "${name}" | head -n 1)',
-            severity=ERROR if meeting.launch.certain and meeting.launch.kind != OTHER else WARNING,
+            severity=ERROR
+            if rendezvous.launch.certain and rendezvous.launch.kind != OTHER
+            else WARNING,
         )
 
 

@@ -54,14 +54,14 @@ def check(job: JobScript) -> Iterator[Finding]:
     if not job.is_batch or not job.allocation.known or len(job.directives.lines) < 2:
         return
     set_here = {item.name for call in job.calls for item in call.assignments}
-    told: set[str] = set()
+    reported: set[str] = set()
     for call, variable in job.reads():
         option = NEEDS.get(variable.name)
-        if option is None or variable.name in told or variable.name in set_here:
+        if option is None or variable.name in reported or variable.name in set_here:
             continue
         if call.first in _PRINTS or variable.operator or _given(job, variable, option):
             continue
-        told.add(variable.name)
+        reported.add(variable.name)
         instead = _INSTEAD.get(variable.name)
         yield RULE.at(
             variable.span,

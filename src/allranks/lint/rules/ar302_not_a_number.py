@@ -37,12 +37,12 @@ _LISTS = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES", "SLURM_GP
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Such variables as a count of a launcher, or in arithmetic."""
-    told: set[tuple[str, int]] = set()
+    reported: set[tuple[str, int]] = set()
     for variable, place, certain in _uses(job):
         shown = _shown(job, variable)
-        if shown is None or (variable.name, place.start) in told:
+        if shown is None or (variable.name, place.start) in reported:
             continue
-        told.add((variable.name, place.start))
+        reported.add((variable.name, place.start))
         yield RULE.at(
             place,
             f"{variable.name} is a text like '{shown}' here, not a number.",

@@ -36,11 +36,11 @@ _SWITCHES = {
 def check(job: JobScript) -> Iterator[Finding]:
     """Those that are on."""
     several = job.allocation.several_nodes
-    told: set[str] = set()
+    reported: set[str] = set()
     for _, item in job.assigned(*_SWITCHES):
-        if item.name in told or not _on(item) or not _SWITCHES[item.name]:
+        if item.name in reported or not _on(item) or not _SWITCHES[item.name]:
             continue
-        told.add(item.name)
+        reported.add(item.name)
         network = item.name.startswith("NCCL_IB")
         if network and not several and job.is_batch:
             continue

@@ -34,11 +34,11 @@ _NEW = {
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Assignments to the old names."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for _, item in job.assigned(*_NEW):
-        if item.name in told or item.span.source is not job.source:
+        if item.name in reported or item.span.source is not job.source:
             continue
-        told.add(item.name)
+        reported.add(item.name)
         new = _NEW[item.name]
         renamed = new.endswith(item.name)
         place = job.source.span(item.span.start, item.span.start + len(item.name))

@@ -28,7 +28,7 @@ RULE = Rule(
 
 def check(job: JobScript) -> Iterator[Finding]:
     """Such words on the line of a launch itself."""
-    told: set[int] = set()
+    reported: set[int] = set()
     for launch in job.launches:
         for word in launch.call.words:
             part = word.parts[0] if len(word.parts) == 1 else None
@@ -39,11 +39,11 @@ def check(job: JobScript) -> Iterator[Finding]:
                 or part.operator
             ):
                 continue
-            if part.span.text not in ("$@", "$*", "${@}", "${*}") or part.span.start in told:
+            if part.span.text not in ("$@", "$*", "${@}", "${*}") or part.span.start in reported:
                 continue
             if not launch.call.span.start <= part.span.start < launch.call.span.end:
                 continue  # it comes out of a text, where quotes would not help
-            told.add(part.span.start)
+            reported.add(part.span.start)
             yield RULE.at(
                 part.span,
                 f"{part.span.text} without quotes splits arguments that hold a blank.",

@@ -95,7 +95,7 @@ def _world(launch: Launched | None) -> int | None:
     made = launch.job.processes(launch.launch)
     if launch.launch.kind == PYTHON and launch.launch.step is None:
         return None
-    return made.told_total if made.told_total is not None else made.total
+    return made.expected_total if made.expected_total is not None else made.total
 
 
 def _splits(launch: Launched | None) -> bool:

@@ -42,13 +42,13 @@ def check_python(file: PythonFile, launch: Launched | None) -> Iterator[Finding]
     ):
         return
     tasks = launch.job.shape(launch.launch).tasks
-    told = any(
+    joined = any(
         True
         for word in launch.launch.args
         for each in word.variables()
         if each.name.startswith("SLURM")
     )
-    if tasks is None or tasks < 2 or told or launch.launch.call.background or _joins(file):
+    if tasks is None or tasks < 2 or joined or launch.launch.call.background or _joins(file):
         return
     yield RULE.at(
         launch.launch.span,

@@ -89,7 +89,7 @@ def test_a_worker_script_is_read_with_its_arguments(tmp_path: Path) -> None:
     job = _job("head=gpu1\nsrun bash worker.sh $head 2\n", tmp_path / "job.sh")
     launch = job.launches[-1]
     assert launch.options.text("master-addr") == "gpu1"
-    assert job.processes(launch).told_nodes == 2
+    assert job.processes(launch).expected_nodes == 2
     assert launch.span.source.path == tmp_path / "worker.sh"
 
 

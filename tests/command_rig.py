@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).parent.parent
 
+T = TypeVar("T")
 Allranks = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -35,9 +37,17 @@ def reports(text: str) -> list[dict[str, object]]:
     return sorted(found, key=lambda each: int(each["RANK"]))
 
 
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for something that must happen."""
+def until(
+    condition: Callable[[], T], seconds: float = 60, show: Callable[[], object] | None = None
+) -> T:
+    """Wait until the condition holds and return its value; ``show`` gives what is there instead."""
     limit = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < limit, "it did not happen"
-        time.sleep(0.2)
+    while True:
+        began = time.monotonic()
+        if value := condition():
+            return value
+        now = time.monotonic()
+        assert now < limit, f"not so within {seconds} s: {show() if show else value!r}"
+        time.sleep(
+            min(0.5, max(0.02, now - began))
+        )  # a condition that runs a command is asked less often

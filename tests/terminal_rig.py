@@ -6,9 +6,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from command_rig import until
 
 PROMPT = "ready$"
 
@@ -79,11 +80,8 @@ class Terminal:
 
     def wait(self, true: Callable[[str], bool], seconds: float = 60) -> str:
         """The screen once it shows what must come."""
-        limit = time.monotonic() + seconds
-        while not true(text := self.text):
-            assert time.monotonic() < limit, f"it did not come:\n{text}"
-            time.sleep(0.05)
-        return text
+        found = until(lambda: [t for t in [self.text] if true(t)], seconds, lambda: self.text)
+        return found[0]
 
     def shows(self, *parts: str) -> str:
         """Wait until all of these stand on the screen."""

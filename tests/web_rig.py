@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from allranks.observe.web.catalogue import Catalogue
 from allranks.observe.web.serve import Address, listen
 from allranks.observe.web.web_app import make_app
 from allranks.runs.run import Run
+from command_rig import until
 from view_rig import make_run
 
 TOKEN = "the-token-of-the-tests"
@@ -125,10 +125,7 @@ class Browser:
 
     def until(self, true: Callable[[], object], what: str = "it", seconds: float = 15) -> None:
         """Wait for something that must happen."""
-        limit = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < limit, f"{what} did not come; the page says:\n{self.text()}"
-            time.sleep(0.05)
+        until(true, seconds, lambda: f"{what}; the page reads:\n{self.text()}")
 
     def look(self) -> None:
         """Ask the server now, not at the next turn."""

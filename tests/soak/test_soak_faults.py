@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -210,5 +209,4 @@ def test_two_attempts_of_one_run(
     assert second.wait() == 0, second.said
     assert first.wait() != 0, first.said
     assert "took over" in first.said or "taken over" in first.said, first.said
-    time.sleep(0.2)
     assert not differences(right, result(second.run)), second.said

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from command_rig import until
+
 HERE = Path(__file__).parent
 _FOREIGN = ("SLURM", "PMI", "OMPI", "TORCHELASTIC", "HOROVOD", "ALLRANKS", "MASTER", "PYTEST")
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
@@ -101,10 +103,7 @@ def once(folder: Path, make: Callable[[Path], Any]) -> Any:
     try:
         folder.mkdir()
     except FileExistsError:
-        limit = time.monotonic() + 800
-        while not done.exists():
-            assert time.monotonic() < limit, "another test process was to do this"
-            time.sleep(0.2)
+        until(done.exists, 800)  # another test process makes it
     else:
         made = make(folder)
         part = folder / "part.json"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from allranks.cluster.sandbox import Sandbox
 from allranks.cluster.sandbox.testing import missing_reason, sandbox_for_tests
+from command_rig import until
 
 pytestmark = [
     pytest.mark.slurm,
@@ -37,13 +37,6 @@ def submit(cluster: Sandbox, folder: Path, script: str, *options: str) -> tuple[
     return done.stdout.strip(), output
 
 
-def wait(what: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "not so after the time allowed"
-        time.sleep(0.1)
-
-
 def state(cluster: Sandbox, job: str) -> str:
     text = cluster.run("scontrol", "show", "job", job).stdout
     found = re.search(r"JobState=(\w+)", text)
@@ -58,7 +51,7 @@ def test_two_nodes_of_two_tasks(cluster: Sandbox, tmp_path: Path) -> None:
     shape = ("-N2", "--ntasks-per-node=2")
     script = "srun -l sh -c 'echo $SLURM_PROCID $SLURMD_NODENAME'"
     job, output = submit(cluster, tmp_path, script, *shape)
-    wait(lambda: state(cluster, job) == "COMPLETED")
+    until(lambda: state(cluster, job) == "COMPLETED")
     assert sorted(read(output).splitlines()) == [
         "0: 0 node1",
         "1: 1 node1",
@@ -95,10 +88,10 @@ def test_a_signal_then_requeue(cluster: Sandbox, tmp_path: Path) -> None:
         "trap 'scontrol requeue $SLURM_JOB_ID' USR1\necho ready\nsleep 60 & wait; wait\n"
     )
     job, output = submit(cluster, tmp_path, script, "-N1")
-    wait(lambda: "ready" in read(output))
+    until(lambda: "ready" in read(output))
     assert cluster.run("scancel", "--batch", "--signal=USR1", job).returncode == 0
-    wait(lambda: "life 1" in read(output))
-    wait(lambda: state(cluster, job) == "COMPLETED")
+    until(lambda: "life 1" in read(output))
+    until(lambda: state(cluster, job) == "COMPLETED")
 
 
 def test_main_preempts_low(cluster: Sandbox, tmp_path: Path) -> None:
@@ -108,25 +101,25 @@ def test_main_preempts_low(cluster: Sandbox, tmp_path: Path) -> None:
     )
     options = ("-plow", "-N3", "--exclusive", "--signal=B:USR1@30")
     job, output = submit(cluster, tmp_path, script, *options)
-    wait(lambda: "life 0" in read(output))
+    until(lambda: "life 0" in read(output))
     assert cluster.run("srun", "-N3", "--exclusive", "true", timeout=90).returncode == 0
-    wait(lambda: "life 1" in read(output))
+    until(lambda: "life 1" in read(output))
     assert "USR1" in read(output)
     cluster.run("scancel", job)
 
 
 def test_a_node_that_dies_and_returns(cluster: Sandbox, tmp_path: Path) -> None:
-    wait(lambda: "node" not in cluster.run("squeue", "-h").stdout)
+    until(lambda: "node" not in cluster.run("squeue", "-h").stdout)
     script = (
         "echo life ${SLURM_RESTART_COUNT:-0} $SLURM_JOB_NODELIST; srun sh -c 'echo up; sleep 120'"
     )
     job, output = submit(cluster, tmp_path, script, "-N2")
     # Both tasks are up: an srun that cannot start one ends the job before Slurm misses the node.
-    wait(lambda: "life 0 node[1-2]" in read(output) and read(output).count("up\n") == 2)
+    until(lambda: "life 0 node[1-2]" in read(output) and read(output).count("up\n") == 2)
     assert cluster.kill_node("node2")
     assert not cluster.kill_node("node2")
     assert [node.on for node in cluster.status().nodes] == [True, False, True]
-    wait(lambda: "life 1 node[1,3]" in read(output), 90)
+    until(lambda: "life 1 node[1,3]" in read(output), 90)
     assert cluster.start_node("node2")
     assert not cluster.start_node("node2")
     assert cluster.status().nodes[1].state == "idle"

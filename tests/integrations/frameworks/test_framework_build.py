@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ from allranks.integrations.frameworks.horovod_build import Workshop, fetch
 from allranks.integrations.frameworks.horovod_install import log_file
 from allranks.integrations.frameworks.horovod_plan import SDIST, HorovodPlan
 from allranks.integrations.frameworks.processes import ended_by_signals, held_signals, run_logged
-from command_rig import ROOT
+from command_rig import ROOT, until
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +47,7 @@ def test_an_interruption_ends_grandchildren_too(tmp_path: Path) -> None:
     text = "import os, subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
     with (tmp_path / "log").open("w") as log, pytest.raises(KeyboardInterrupt):
         run_logged([sys.executable, "-c", f"{text}; time.sleep(60)"], log, os.environ, None, hear)
-    for _ in range(100):
-        if not _alive(int(heard[0])):
-            break
-        time.sleep(0.05)
-    assert not _alive(int(heard[0]))
+    until(lambda: not _alive(int(heard[0])))
 
 
 def _alive(pid: int) -> bool:

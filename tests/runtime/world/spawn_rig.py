@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
+
+from command_rig import until
 
 PROBE = Path(__file__).with_name("spawn_probe.py")
 FOREIGN = ("SLURM", "PMI", "OMPI", "TORCHELASTIC", "HOROVOD", "ALLRANKS", "MASTER")
@@ -57,10 +58,7 @@ class Start:
         return found
 
     def _until(self, true):
-        limit = time.monotonic() + 60
-        while not true():
-            assert time.monotonic() < limit, (self.left(), self.reports())
-            time.sleep(0.1)
+        until(true, 60, lambda: (self.left(), self.reports()))
 
 
 def adds_up(reports, size):

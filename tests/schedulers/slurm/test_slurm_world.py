@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from command_rig import until
 
 pytestmark = pytest.mark.slurm
 
@@ -48,10 +49,7 @@ def batch(tmp_path: Path, slurm_env: dict[str, str]) -> Batch:
             ["sbatch", "--time=5", f"--output={output}", *options, "job.sh"],
             cwd=tmp_path, env=slurm_env, check=True, capture_output=True, timeout=60,
         )  # fmt: skip
-        limit = time.monotonic() + 100
-        while not end.exists():
-            assert time.monotonic() < limit, output.read_text() if output.exists() else "no output"
-            time.sleep(0.1)
+        until(end.exists, 100, lambda: output.read_text() if output.exists() else "no output")
         assert end.read_text() == "0\n", output.read_text()
         return worlds(output.read_text())
 

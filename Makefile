@@ -5,7 +5,11 @@ JOBS   ?= 2
 FRAMEWORKS = horovod tensorflow transformers mpi
 BIN     = $(VENV)/bin
 # --second-try runs failed tests again, alone, and lists those that pass then under FLAKY (tests/second_try.py).
+# The processes that the tests start share compiled modules, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
 PYTEST  = $(BIN)/python -m pytest -n $(JOBS) --second-try
+# Folders that hold slow tests only; reading them imports every framework.
+SLOW    = tests/frameworks tests/versions
 # Random moments and bit-exact results: a failure here is never chance.
 ENDS    = tests/soak/test_soak_local.py tests/soak/test_soak_faults.py
 PIP     = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -49,7 +53,7 @@ system:  ## install Slurm, MPI, shellcheck, a browser and tmux from the distribu
 	@bash scripts/system-packages
 
 test: system $(VENV)/test  ## run all tests; what cannot run here is skipped with its reason
-	$(PYTEST) -m 'not slow' --dist worksteal $(ARGS)
+	$(PYTEST) -m 'not slow' $(SLOW:%=--ignore=%) --dist worksteal $(ARGS)
 
 test-soak: system $(VENV)/test  ## a slow leg: trainings ended in every way, hundreds of times, and what takes long
 	$(BIN)/python -m pytest -m slow $(ENDS) -n $(JOBS) --dist worksteal --timeout 1800 $(ARGS)

@@ -1,8 +1,9 @@
-"""Started by the tests as plain python: ask for ranks, add up with them, then do what was asked.
+"""Started by the tests as plain python: ask for ranks, meet the others, then do what was asked.
 
     spawn_probe.py NPROCS [what rank 0 does [what rank 1 does]]
 
-Every rank leaves a file in $REPORT: only rank 0's stdout is seen.
+Every rank leaves a file in $REPORT: only rank 0's stdout is seen. With $PROBE_TORCH the ranks add up by torch;
+without, they wait for each other's files, which saves importing it.
 """
 
 import json
@@ -11,15 +12,26 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-
 import allranks
 from allranks.runtime.world.spawn import ensure_ranks
+
+if os.environ.get("PROBE_TORCH"):
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
 
 
 def fail():
     raise ValueError("no such dataset")
+
+
+def wait():
+    """Wait in a collective that not all ranks join."""
+    if "torch" in sys.modules:
+        dist.all_reduce(torch.ones(1))
+    else:
+        time.sleep(100)
 
 
 def again():
@@ -40,31 +52,36 @@ DEEDS = {
     "quiet 3": lambda: (print("the last words"), os._exit(3)),
     "raise": fail,
     "crash": lambda: os.kill(os.getpid(), 9),
-    "reduce": lambda: dist.all_reduce(torch.ones(1)),
+    "wait": wait,
     "sleep": lambda: time.sleep(100),
     "warn": lambda: print("a warning", file=sys.stderr),
     "again": again,
-    "other number": lambda: ensure_ranks(dist.get_world_size() + 1),
+    "other number": lambda: ensure_ranks(ensure_ranks(None).size + 1),
 }
 
 
-def main(nprocs, *deeds):
-    torch.set_num_threads(1)
-    there = ensure_ranks(
-        nprocs, log_folder=Path(os.environ["LOGS"]) if "LOGS" in os.environ else None
-    )
+def add_up():
     here = allranks.init("gloo", timeout=60)
     total = torch.tensor([here.rank + 1.0])
     dist.all_reduce(total)
+    return here, total.item()
+
+
+def main(nprocs, *deeds):
+    there = ensure_ranks(
+        nprocs, log_folder=Path(os.environ["LOGS"]) if "LOGS" in os.environ else None
+    )
+    here, total = (there, None) if "torch" not in sys.modules else add_up()
     told = {
         "rank": here.rank, "size": here.size, "local_rank": here.local_rank, "nodes": here.nodes,
-        "local_size": here.local_size, "launcher": there.launcher, "sum": total.item(),
+        "local_size": here.local_size, "launcher": there.launcher, "sum": total,
         "pid": os.getpid(), "parent": os.getppid(), "threads": os.environ.get("OMP_NUM_THREADS"),
         "words": sys.argv[1:], "port": here.master_port,
     }  # fmt: skip
     report = Path(os.environ["REPORT"])
     (report / f"{here.rank}.part").write_text(json.dumps(told))
-    dist.barrier()
+    while len([*report.glob("*.part"), *report.glob("*.json")]) < here.size:
+        time.sleep(0.01)
     (report / f"{here.rank}.part").rename(report / f"{here.rank}.json")
     print(f"rank {here.rank} is here")
     DEEDS[deeds[min(here.rank, len(deeds) - 1)] if deeds else "nothing"]()

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 from spawn_rig import Start
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
-
 
 @pytest.mark.parametrize(
     ("deed", "expected", "told"),
     [
         ("exit 3", 3, "ended with exit code 3; ending the others"),
-        ("raise", 1, "ended with exit code 1; ending the others"),
+        pytest.param(
+            "raise", 1, "ended with exit code 1; ending the others", marks=pytest.mark.torch
+        ),
         ("crash", 137, "ended with signal SIGKILL; ending the others"),
     ],
 )
 def test_a_failing_rank_ends_all_with_its_code(tmp_path, deed, expected, told):
     """The caller waits in a collective that the failed rank will never join."""
-    started = Start(tmp_path, "3", "reduce", deed, "reduce")
+    torch = {"PROBE_TORCH": "1"} if deed == "raise" else {}
+    started = Start(tmp_path, "3", "wait", deed, "wait", **torch)
     code, _, err = started.end()
     assert code == expected, err
     line = next(line for line in err.splitlines() if told in line)
@@ -53,7 +53,7 @@ def test_a_rank_that_fails_after_the_caller_is_done(tmp_path):
 
 
 def test_a_caller_that_fails_ends_the_others_in_silence(tmp_path):
-    started = Start(tmp_path, "3", "raise", "reduce")
+    started = Start(tmp_path, "3", "raise", "wait")
     code, _, err = started.end()
     assert code == 1
     assert err.count("Traceback") == 1

@@ -13,6 +13,7 @@ from allranks.cluster.slurm.job_status import JobStatus
 from allranks.runs.run import Run
 from allranks.runtime.agent.first_error import summary
 from allranks.schedulers import run_state as module
+from allranks.schedulers import run_statuses
 from command_rig import Allranks
 
 LEAVES = """
@@ -62,7 +63,7 @@ def test_slurm_calls_it_failed(
     attempt.finish(75, outcome=outcome, reason="Saved step 8.", next="stop")
     answer = {"7": JobStatus("7", state=told, exit_code=75)}
     monkeypatch.setattr(module, "job_status", lambda ids, timeout: answer)
-    (status,) = module.run_statuses([Run.open(run.path)])
+    (status,) = run_statuses([Run.open(run.path)])
     assert status.state is shown
 
 

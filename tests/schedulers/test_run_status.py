@@ -16,9 +16,8 @@ from allranks.errors import AllranksError, JobError
 from allranks.runs import atomic_files as files
 from allranks.runs.run import Run
 from allranks.runs.run_process import note_process
-from allranks.schedulers.cancellation import end_run
-from allranks.schedulers.resume_run import check_resumable
-from allranks.schedulers.run_state import RunStatus, elapsed, folder_status, jobs_of, run_statuses
+from allranks.schedulers import folder_status, jobs_to_query, run_statuses, scheduler_of
+from allranks.schedulers.run_state import RunStatus, elapsed
 from view_rig import make_array, make_run
 
 
@@ -46,7 +45,7 @@ def _grow_old(run: Run) -> None:
 
 def test_the_process_tells_here(run: Run) -> None:
     _grow_old(run)
-    assert jobs_of(run) == []
+    assert jobs_to_query(run) == []
     assert folder_status(run).state is JobState.RUNNING
     _move(run, started="0")
     status = folder_status(run)
@@ -63,14 +62,14 @@ def test_between_two_attempts_it_runs(run: Run) -> None:
 
 def test_a_run_on_another_machine_lives_while_it_writes(run: Run) -> None:
     _move(run, host="node1")
-    assert jobs_of(run) == ["4711"]
+    assert jobs_to_query(run) == ["4711"]
     status = folder_status(run)
-    assert (status.state, status.why) == (JobState.RUNNING, "it runs on node1, as its files tell")
+    assert (status.state, status.why) == (JobState.RUNNING, "it runs on node1, as its files show")
     assert elapsed(status) is not None
     _grow_old(run)
     status = folder_status(run)
     assert status.state is JobState.UNKNOWN
-    assert status.why == "it was started on node1; only that machine can tell"
+    assert status.why == "it was started on node1; only that machine knows its state"
     assert elapsed(status) is None
     sample = run.path / "attempts/1/nodes/node-00000.jsonl"
     sample.parent.mkdir()
@@ -114,17 +113,19 @@ def test_what_slurm_has_forgotten_is_over(run: Run) -> None:
 def test_nobody_resumes_or_cancels_from_afar_by_mistake(run: Run) -> None:
     _move(run, host="node1", inside_job="")
     with pytest.raises(AllranksError, match=r"on node1, not here\. Log in there and cancel it\.$"):
-        end_run(run)
-    for sign in ("it runs on node1, as its files tell", "only that machine can tell"):
+        scheduler_of(run).cancel(run)
+    for sign in ("it runs on node1, as its files show", "only that machine knows its state"):
         with pytest.raises(JobError, match=rf"{sign}(?s:.*)resume --force"):
-            check_resumable(run, force=False)
-        check_resumable(run, force=True)  # that machine may be lost, which nobody here can see
+            scheduler_of(run).check_resumable(run, force=False)
+        scheduler_of(run).check_resumable(
+            run, force=True
+        )  # that machine may be lost, which nobody here can see
         _grow_old(run)
 
 
 def test_odd_notes_of_a_process_are_passed_over(run: Run) -> None:
     _move(run, pid="me", started="", host="", inside_job="--all")
-    assert jobs_of(run) == []
+    assert jobs_to_query(run) == []
     assert folder_status(run).state is JobState.RUNNING, "it was begun just now"
     _grow_old(run)
     assert folder_status(run).state is JobState.FAILED

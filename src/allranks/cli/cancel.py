@@ -11,9 +11,10 @@ import click
 def cancel(runs: tuple[str, ...], as_json: bool) -> None:
     """Cancel one or more runs: a name, a folder, a job id or `last`."""
     from allranks.runs.run_lookup import find_run
-    from allranks.schedulers.cancellation import end_run
+    from allranks.schedulers import scheduler_of
 
-    done = [end_run(find_run(reference)) for reference in runs]
+    found = [find_run(reference) for reference in runs]
+    done = [(run.id, scheduler_of(run).cancel(run)) for run in found]
     if as_json:
         import json
 

@@ -67,15 +67,16 @@ def _on_slurm(signal: str, parameters: dict[str, Any]) -> Any:
     from allranks.cli.planning import made_by, make_plan
     from allranks.observe.check.check_report import keep
     from allranks.observe.check.signal_check import DEFAULT, MODULE, check_on_slurm, early_signal
-    from allranks.schedulers.slurm import submit_plan
+    from allranks.schedulers import get_scheduler
 
     early_signal(signal or DEFAULT)
     job = {
         "command": (MODULE,), "module": True, "name": "check-signal", "signal": signal or DEFAULT,
         "snapshot": "off", "requeue": False, "time": parameters["time"] or "1m",
     }  # fmt: skip
-    plan = make_plan(parameters | job, "slurm", detect=True)
-    submitted = submit_plan(plan, made_by=made_by(), python=None)
+    scheduler = get_scheduler("slurm")
+    plan = make_plan(parameters | job, scheduler, detect=True)
+    submitted = scheduler.start(plan, made_by=made_by(), python=None)
     click.echo(f"Submitted job {submitted.job_id}; Ctrl-C cancels it.", err=True)
     with _StatusLine() as line:
         found = check_on_slurm(plan, submitted.run, submitted.job_id, line.update)
@@ -89,14 +90,14 @@ def _here(parameters: dict[str, Any]) -> Any:
 
     from allranks.cli.planning import make_plan
     from allranks.observe.check.signal_check import MODULE, check_here
+    from allranks.schedulers import get_scheduler
 
     size = parameters["nprocs"] or "2"
     words = ["--nprocs", str(size)]
     if parameters["launcher"]:
         words += ["--launcher", parameters["launcher"]]
-    plan = make_plan(
-        parameters | {"command": (MODULE,), "module": True, "nprocs": str(size)}, "local"
-    )
+    job = {"command": (MODULE,), "module": True, "nprocs": str(size)}
+    plan = make_plan(parameters | job, get_scheduler("local"))
     with tempfile.TemporaryDirectory(prefix="allranks-check-") as folder, _StatusLine() as line:
         return check_here(words, plan.launcher, plan.shape.world_size, Path(folder), line.update)
 

@@ -14,7 +14,8 @@ from allranks.runs.attempt import Attempt
 from allranks.runs.log_follower import follow
 from allranks.runs.log_lines import LogLine
 from allranks.runs.run import Run
-from allranks.schedulers.run_state import RunStatus, run_statuses
+from allranks.schedulers import run_statuses
+from allranks.schedulers.run_state import RunStatus
 
 UNKNOWN_POLLS = 5
 """How many times Slurm is polled for a job that it does not know."""

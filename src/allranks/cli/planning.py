@@ -12,27 +12,14 @@ import click
 from allranks.cli.job_options import given_values
 from allranks.core.redaction import redact_words
 from allranks.core.shell import join
-from allranks.job.layers import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.plan_explanation import explain
-from allranks.job.resolve import resolve
+from allranks.schedulers.base import Scheduler
 
 
-def make_plan(
-    parameters: dict[str, Any],
-    scheduler: str,
-    *,
-    between: tuple[JobLayer, ...] = (),
-    detect: bool = False,
-) -> Plan:
+def make_plan(parameters: dict[str, Any], scheduler: Scheduler, *, detect: bool = False) -> Plan:
     """The plan of what was typed, explained and annotated on stderr as far as the user asked."""
-    plan = resolve(
-        given_values(parameters),
-        scheduler,
-        config=parameters.get("config"),
-        between=between,
-        detect=detect,
-    )
+    plan = scheduler.plan(given_values(parameters), config=parameters.get("config"), detect=detect)
     if parameters.get("explain"):
         show_explanation(plan)
     elif sys.stderr.isatty() and (chosen := plan.origins.get("launcher")) and chosen.why:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def ps(runs: tuple[str, ...], everything: bool, attempts: bool, as_json: bool) -> None:
     """List runs, newest first, or the runs named. Works without Slurm accounting."""
     from allranks.runs.run_lookup import find_run, list_runs
-    from allranks.schedulers.run_state import run_statuses
+    from allranks.schedulers import run_statuses
 
     if attempts:
         runs = runs or ("last",)

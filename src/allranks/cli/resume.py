@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from allranks.runs.run import Run
 
 
 @click.command()
@@ -37,58 +34,17 @@ def resume(run: str, force: bool, follow: bool, as_json: bool, **limits: Any) ->
 
     A Slurm run is submitted again with its job script; a local run is started again here.
     """
+    from allranks.cli.planning import job_python
+    from allranks.cli.submit import report_start
     from allranks.core.units import parse_time
     from allranks.runs.run_lookup import find_run
-    from allranks.schedulers.resume_run import check_resumable
+    from allranks.schedulers import scheduler_of
 
     found = find_run(run)
-    check_resumable(found, force)
+    scheduler, attempt = scheduler_of(found), len(found.attempts) + 1
+    scheduler.check_resumable(found, force)
     limits["time"] = parse_time(limits["time"]) if limits["time"] else None
-    if found.scheduler == "local":
-        raise click.exceptions.Exit(_here(found, limits))
-    _to_slurm(found, limits, as_json)
-    if follow:
-        from allranks.cli.follow_run import follow_run
-
-        raise click.exceptions.Exit(follow_run(found))
-
-
-def _to_slurm(run: Run, limits: dict[str, Any], as_json: bool) -> None:
-    from allranks.schedulers.resume_run import last_attempt_note, submit_again
-
-    number = len(run.attempts) + 1
-    job_id = submit_again(run, limits)
-    if note := last_attempt_note(run):
-        click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
-    if as_json:
-        import json
-
-        click.echo(json.dumps({"job_id": job_id, "run": run.id, "folder": str(run.path)}))
-        return
-    click.echo(f"Submitted job {click.style(job_id, bold=True)}: attempt {number} of {run.id}")
-    click.echo(f"  watch   allranks logs -f {job_id}")
-
-
-def _here(run: Run, limits: dict[str, Any]) -> int:
-    """Start it on this machine, or in the current allocation if that is how it was started."""
-    import os
-
-    if (run.path / "job.sh").is_file():
-        from allranks.errors import UsageError
-        from allranks.schedulers.slurm import run_script
-
-        if "SLURM_JOB_ID" not in os.environ:
-            raise UsageError(
-                f"{run.id} ran inside an allocation. Get one with salloc, and resume there."
-            )
-        return run_script(run, {})
-    from dataclasses import replace
-
-    from allranks.cli.planning import job_python
-    from allranks.schedulers.local import start_here
-    from allranks.schedulers.resume_run import local_plan
-
-    plan = local_plan(run)
-    given = {name: value for name, value in limits.items() if value is not None}
-    plan = replace(plan, job=replace(plan.job, **given))
-    return start_here(plan, plan.job.python or job_python(), again=run)[1]
+    started = scheduler.resume(found, limits, python=job_python())
+    if started.exit_code is not None:
+        raise click.exceptions.Exit(started.exit_code)
+    report_start(started, as_json=as_json, follow=follow, attempt=attempt)

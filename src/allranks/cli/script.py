@@ -28,8 +28,9 @@ def script(**parameters: Any) -> None:
     """
     from allranks.cli.planning import made_by, make_plan
     from allranks.job.sbatch import render
+    from allranks.schedulers import get_scheduler
 
-    plan = make_plan(parameters, "slurm")
+    plan = make_plan(parameters, get_scheduler("slurm"))
     run_dir = parameters["run_dir"]
     text = render(plan, made_by=made_by(), run_dir=os.path.abspath(run_dir) if run_dir else None)  # noqa: PTH100
     if parameters["as_json"]:

@@ -11,6 +11,7 @@ from allranks.cli.job_options import JobCommand, job_options
 
 if TYPE_CHECKING:
     from allranks.lint.linter import LintReport
+    from allranks.schedulers.base import StartedRun
 
 
 @click.command(
@@ -39,36 +40,26 @@ def submit(**parameters: Any) -> None:
     if _is_job_script(parameters["command"]):
         _submit_job_script(parameters)
         return
-    from allranks.cli.planning import made_by, make_plan
+    from allranks.cli.planning import job_python, made_by, make_plan
+    from allranks.schedulers import get_scheduler
 
-    plan = make_plan(parameters, "slurm", detect=True)
+    scheduler = get_scheduler("slurm")
+    plan = make_plan(parameters, scheduler, detect=True)
     if parameters["dry_run"]:
         _dry_run(plan, parameters["as_json"])
         return
-    from allranks.cli.planning import job_python
-    from allranks.schedulers.slurm import submit_plan
-
-    notes = _preflight(plan)
-    submitted = submit_plan(plan, made_by=made_by(), python=plan.job.python or job_python())
-    if parameters["as_json"]:
-        import json
-
-        folder = str(submitted.run.path)
-        click.echo(
-            json.dumps({"job_id": submitted.job_id, "run": submitted.run.id, "folder": folder})
-        )
-    else:
-        _print_submitted(submitted, [*notes, *_afterwards(plan, submitted.job_id)])
-    if parameters["follow"]:
-        from allranks.cli.follow_run import follow_run
-
-        raise click.exceptions.Exit(follow_run(submitted.run))
+    python = plan.job.python or job_python()
+    report_start(
+        scheduler.start(plan, made_by=made_by(), python=python),
+        as_json=parameters["as_json"],
+        follow=parameters["follow"],
+    )
 
 
 def _is_job_script(command: tuple[str, ...]) -> bool:
-    from allranks.schedulers.user_script import is_own_script
+    from allranks.schedulers.user_script import is_job_script
 
-    return bool(command) and is_own_script(command[0])
+    return bool(command) and is_job_script(command[0])
 
 
 def _submit_job_script(parameters: dict[str, Any]) -> None:
@@ -98,45 +89,37 @@ def _dry_run(plan: Any, as_json: bool) -> None:
     click.echo("Nothing was submitted (--dry-run).", err=True)
 
 
-def _preflight(plan: Any) -> list[str]:
-    """Return notes on how this cluster treats --requeue."""
-    if not plan.job.requeue:
-        return []
-    from allranks.schedulers.preflight import requeue_notes
-
-    return requeue_notes(plan)
-
-
-def _afterwards(plan: Any, job_id: str) -> list[str]:
-    if not plan.job.requeue:
-        return []
-    from allranks.schedulers.preflight import job_note
-
-    return [note for note in (job_note(job_id),) if note]
-
-
-def _print_submitted(submitted: Any, notes: list[str]) -> None:
-    for note in [*submitted.snapshot.notes, *notes]:
+def report_start(
+    started: StartedRun, *, as_json: bool, follow: bool, attempt: int | None = None
+) -> None:
+    """Print the job id and the commands to use next; with ``follow``, show the logs until the end."""
+    run, job_id = started.run, started.job_id
+    for note in started.notes:
         click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
-    print_job(submitted.run, submitted.job_id)
+    if as_json:
+        import json
 
+        click.echo(json.dumps({"job_id": job_id, "run": run.id, "folder": str(run.path)}))
+    else:
+        job = f"Submitted job {click.style(job_id, bold=True)}"
+        click.echo(f"{job}: attempt {attempt} of {run.id}" if attempt else f"{job} as {run.id}")
+        click.echo(f"  folder  {run.path}")
+        click.echo(f"  watch   allranks logs -f {job_id}")
+        click.echo(f"  state   allranks ps {job_id}")
+        click.echo(f"  cancel  allranks cancel {job_id}")
+    if follow:
+        from allranks.cli.follow_run import follow_run
 
-def print_job(run: Any, job_id: str) -> None:
-    """Print the job id and the commands to use next."""
-    click.echo(f"Submitted job {click.style(job_id, bold=True)} as {run.id}")
-    click.echo(f"  folder  {run.path}")
-    click.echo(f"  watch   allranks logs -f {job_id}")
-    click.echo(f"  state   allranks ps {job_id}")
-    click.echo(f"  cancel  allranks cancel {job_id}")
+        raise click.exceptions.Exit(follow_run(run))
 
 
 def submit_script(
     script: Path, args: list[str], values: dict[str, Any], how: dict[str, Any]
 ) -> None:
     """Lint the script, print the findings, and submit it unless it has errors."""
-    from allranks.schedulers.user_script import sbatch_words, submit_own
+    from allranks.schedulers.user_script import sbatch_options, submit_job_script
 
-    sbatch_words(values)  # reject options that cannot be passed on, before anything else
+    sbatch_options(values)  # reject options that cannot be passed on, before anything else
     report = _lint_script(script, values.get("site"))
     errors = _print_findings(script, report)
     if errors and not how["force"]:
@@ -148,17 +131,8 @@ def submit_script(
     if how["dry_run"]:
         click.echo("Nothing was submitted (--dry-run).", err=True)
         return
-    run, job_id = submit_own(script, args, values)
-    if how["as_json"]:
-        import json
-
-        click.echo(json.dumps({"job_id": job_id, "run": run.id, "folder": str(run.path)}))
-    else:
-        print_job(run, job_id)
-    if how["follow"]:
-        from allranks.cli.follow_run import follow_run
-
-        raise click.exceptions.Exit(follow_run(run))
+    started = submit_job_script(script, args, values)
+    report_start(started, as_json=how["as_json"], follow=how["follow"])
 
 
 def _lint_script(script: Path, site: str | None) -> LintReport:

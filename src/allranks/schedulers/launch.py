@@ -1,4 +1,4 @@
-"""Starting a job from Python: the same three ways as the command.
+"""Start a job from Python, as the commands do.
 
 from allranks import Job, launch
 
@@ -11,47 +11,37 @@ code = launch.run(job).exit_code   # here
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.core.shell import join
 from allranks.job.fields import Job
-from allranks.job.resolve import resolve
 from allranks.runs.run import Run
+from allranks.schedulers import get_scheduler
+from allranks.schedulers.base import StartedRun
 
 SOURCE = "Python"
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run on this machine that has ended."""
-
-    run: Run
-    exit_code: int
-
-
 def script(job: Job, *, run_dir: str | Path | None = None) -> str:
-    """The job script as text."""
+    """Return the job script as text."""
     from allranks.job.sbatch import render
 
-    plan = resolve(job, "slurm", source=SOURCE)
+    plan = get_scheduler("slurm").plan(job, source=SOURCE)
     return render(plan, made_by=_made_by(), run_dir=str(run_dir) if run_dir else None)
 
 
 def submit(job: Job) -> Run:
-    """Hand the job to Slurm. The run knows its job id: ``run.job_ids[-1]``."""
-    from allranks.schedulers.slurm import submit_plan
+    """Submit the job to Slurm. The run has its job id: ``run.job_ids[-1]``."""
+    scheduler = get_scheduler("slurm")
+    plan = scheduler.plan(job, source=SOURCE, detect=True)
+    return scheduler.start(plan, made_by=_made_by(), python=job.python or sys.executable).run
 
-    plan = resolve(job, "slurm", source=SOURCE, detect=True)
-    return submit_plan(plan, made_by=_made_by(), python=job.python or sys.executable).run
 
-
-def run(job: Job) -> Finished:
+def run(job: Job) -> StartedRun:
     """Run the job on this machine and wait for its end."""
-    from allranks.schedulers.local import local_gpus, machine_layer, start_here
-
-    plan = resolve(job, "local", source=SOURCE, between=(machine_layer(local_gpus()),))
-    return Finished(*start_here(plan, plan.job.python or sys.executable))
+    scheduler = get_scheduler("local")
+    plan = scheduler.plan(job, source=SOURCE)
+    return scheduler.start(plan, python=plan.job.python or sys.executable)
 
 
 def _made_by() -> str:

@@ -1,4 +1,4 @@
-"""A job script of the user's own: handed to sbatch as it is, with a run folder so that the verbs find it."""
+"""A job script of the user: submitted as it is, with a run folder so that the commands find it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from allranks.errors import AllranksError, UsageError
 from allranks.job.fields import flag, options
 from allranks.runs.run import Run
 from allranks.runs.run_lookup import runs_root
+from allranks.schedulers.base import StartedRun
+from allranks.schedulers.slurm import SlurmScheduler
 
-ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
+SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm", ".job")
 _WITH_DIRECTIVE = {"nodes": "nodes", "time": "time", "output": "output"}
 _OURS = ("runs",)
 
 
-def is_own_script(word: str) -> bool:
-    """Whether a file is a job script already, and not a program to write one for."""
+def is_job_script(word: str) -> bool:
+    """Return whether a file is a job script already, and not a program to write one for."""
     path = Path(word)
-    if not (word.endswith(ENDINGS) and path.is_file()):
+    if not (word.endswith(SUFFIXES) and path.is_file()):
         return False
     return "#SBATCH" in path.read_text("utf-8", "replace")
 
 
-def sbatch_words(values: Mapping[str, Any]) -> list[str]:
-    """Options of the job as words for sbatch, which puts them above the script's directives."""
+def sbatch_options(values: Mapping[str, Any]) -> list[str]:
+    """Return options of the job as sbatch takes them: they win over the script's directives."""
     words = []
     for name, value in values.items():
         if name in ("script", "args", *_OURS):
@@ -47,13 +49,13 @@ def sbatch_words(values: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def submit_own(script: Path, args: Sequence[str], values: Mapping[str, Any]) -> tuple[Run, str]:
+def submit_job_script(script: Path, args: Sequence[str], values: Mapping[str, Any]) -> StartedRun:
     """Keep a copy of the script in a new run folder and submit that copy from here."""
-    words = sbatch_words(values)
+    words = sbatch_options(values)
     root = Path(values["runs"]).absolute() if values.get("runs") else runs_root()
     name = str(values.get("name") or script.stem)
     command = ["allranks", *sys.argv[1:]]
-    run = Run.create(root, name, scheduler="slurm", cwd=Path.cwd(), command=command)
+    run = Run.create(root, name, scheduler=SlurmScheduler.name, cwd=Path.cwd(), command=command)
     kept = run.path / "job.sh"
     shutil.copy2(script, kept)
     if not _names_its_log(script, words):
@@ -62,7 +64,7 @@ def submit_own(script: Path, args: Sequence[str], values: Mapping[str, Any]) -> 
         words.append(f"--job-name={script.name}")  # the copy's own would say job.sh
     job_id = submit(kept, options=words, script_args=args, cwd=Path.cwd(), env=os.environ)
     _link_log(run, job_id)
-    return run.add_job_id(job_id), job_id
+    return StartedRun(run.add_job_id(job_id), job_id)
 
 
 def _seconds(value: Any) -> int:
@@ -78,7 +80,7 @@ def _names_its_log(script: Path, words: Sequence[str]) -> bool:
 
 
 def _has_directive(script: Path, name: str, short: str) -> bool:
-    """Whether a line of directives gives an option; told by its beginning, as sbatch does."""
+    """Return whether a line of directives gives an option; sbatch reads them by their beginning too."""
     for line in script.read_text("utf-8", "replace").splitlines():
         words = line.removeprefix("#SBATCH").split() if line.startswith("#SBATCH") else []
         if any(word.partition("=")[0] == f"--{name}" or word[:2] == f"-{short}" for word in words):
@@ -87,7 +89,7 @@ def _has_directive(script: Path, name: str, short: str) -> bool:
 
 
 def _link_log(run: Run, job_id: str) -> None:
-    """Where Slurm writes, under the name that ``allranks logs`` looks for."""
+    """Link the file that Slurm writes under the name that ``allranks logs`` looks for."""
     link = run.path / f"slurm-{job_id}.out"
     try:
         facts = query(["scontrol", "show", "job", "-o", job_id])

@@ -240,7 +240,7 @@ def test_a_point_on_another_machine_is_not_run_twice(tmp_path: Path) -> None:
     study, point = _begun_elsewhere(tmp_path)
     look(study)
     assert (point.state, point.why) == (
-        RUNNING, "it was started on node77; only that machine can tell"
+        RUNNING, "it was started on node77; only that machine knows its state"
     )  # fmt: skip
     with pytest.raises(JobError, match=r"may be under way.*node77") as told:
         pick_up(study)

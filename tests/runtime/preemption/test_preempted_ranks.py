@@ -13,7 +13,7 @@ import pytest
 from allranks.cluster.slurm.job_states import JobState
 from allranks.runs.progress_file import AttemptProgress
 from allranks.runs.run import Run
-from allranks.schedulers.run_state import folder_status
+from allranks.schedulers import folder_status
 from command_rig import until
 
 pytestmark = pytest.mark.torch

@@ -106,7 +106,7 @@ def test_cancel_ends_a_local_run(
     sleeper: subprocess.Popen[str], allranks: Allranks, tmp_path: Path
 ) -> None:
     sleeper.stdout.readline()
-    assert "told process" in allranks("cancel", "last").stdout
+    assert "sent SIGTERM to process" in allranks("cancel", "last").stdout
     assert sleeper.wait(timeout=30) == 143
     assert '"CANCELLED"' in allranks("ps", "--json", "last").stdout
 
@@ -157,7 +157,7 @@ def test_versions_that_cannot_be_written_hold_up_no_training(
     (tmp_path / "python").chmod(0o755)
     done = allranks("run", "--python", str(tmp_path / "python"), "spoils.py")
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
-    assert "allranks: the versions and the code were not noted: " in done.stderr
+    assert "allranks: the versions and the code were not recorded: " in done.stderr
 
 
 def test_a_file_per_rank_is_always_written(allranks: Allranks, tmp_path: Path) -> None:

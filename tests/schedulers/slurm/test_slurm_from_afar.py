@@ -43,7 +43,7 @@ def test_a_trainer_in_a_job_of_the_users_own(
     row = _state(slurm)
     assert (row["state"], row["why"]) == (
         "RUNNING",
-        f"it runs on {row['nodes']}, as its files tell",
+        f"it runs on {row['nodes']}, as its files show",
     )
     assert "here" not in slurm("ps", "own").stdout
     assert f"scancel {job}" in slurm("cancel", "own").stderr

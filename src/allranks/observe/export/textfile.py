@@ -15,7 +15,8 @@ from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
 from allranks.runs.atomic_files import put_text
 from allranks.runs.run import Run
-from allranks.schedulers.run_state import RunStatus, run_statuses
+from allranks.schedulers import run_statuses
+from allranks.schedulers.run_state import RunStatus
 
 PATIENCE = 600.0
 """Seconds for which Slurm may say nothing of the jobs before this ends."""

@@ -29,7 +29,8 @@ from allranks.runs.atomic_files import read_json
 from allranks.runs.attempt_history import AttemptSummary, goodput
 from allranks.runs.run import Run
 from allranks.runs.run_records import plan_rows
-from allranks.schedulers.run_state import RunStatus, run_statuses
+from allranks.schedulers import run_statuses
+from allranks.schedulers.run_state import RunStatus
 
 
 def run_facts(

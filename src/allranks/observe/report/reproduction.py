@@ -11,6 +11,7 @@ from allranks.core.redaction import redact_environment, redact_words
 from allranks.runs.atomic_files import read_json
 from allranks.runs.run import Run
 from allranks.runs.run_records import environment as variables
+from allranks.schedulers import scheduler_of
 
 _SETTINGS = (
     "strategy", "precision", "compile", "accumulate", "batch_size_is", "clip_norm", "activation_checkpointing",
@@ -73,7 +74,7 @@ def settled(run: Run) -> list[str]:
     """What to type for the job exactly as it was settled, whatever the files say today."""
     if not (run.path / "job.toml").is_file():
         return []
-    verb = "submit" if run.scheduler == "slurm" else "run"
+    verb = scheduler_of(run).verb
     job = shlex.quote(str(run.path / "job.toml"))
     return [*_there(run), f"allranks {verb} --config {job}"]
 

@@ -108,9 +108,9 @@ def choose_place(choice: Choice, place: str | None) -> str:
 
 def _allocation_around() -> bool:
     """Whether the allocation around can hold steps of ours."""
-    from allranks.schedulers.slurm import allocation_layer
+    from allranks.schedulers.allocation import in_allocation
 
-    return allocation_layer(dict(os.environ)) is not None
+    return in_allocation(os.environ)
 
 
 def _first_plan(study: Study, say: Say) -> Plan:

@@ -14,32 +14,20 @@ from allranks.job.plan import Plan
 from allranks.observe.scaling.point_states import CONSOLE, progress_text
 from allranks.observe.scaling.study_file import RUNNING, Point, Study
 from allranks.runs.run import Run
-from allranks.schedulers.local import start_here
-from allranks.schedulers.run_setup import keep_allranks, keep_code, make_run
-from allranks.schedulers.slurm import prepare_in_allocation, run_script
+from allranks.schedulers.foreground import ForegroundScheduler
 
 
-def run_point(study: Study, point: Point, plan: Plan, python: str) -> Run:
+def run_point(
+    study: Study, point: Point, plan: Plan, python: str, scheduler: ForegroundScheduler
+) -> Run:
     """Run a point to its end. KeyboardInterrupt when it was told to end."""
-    across = study.where == "allocation"
-    run = prepare_in_allocation(plan) if across else _prepare_here(plan, python)
+    run = scheduler.prepare(plan, python)
     _begin(study, point, run)  # before it starts, so that a killed study knows of it
     with _ticking(run, study.axis.count(point.size)), _quiet(run.path / CONSOLE):
-        if across:
-            run_script(run, plan.secrets)
-        else:
-            start_here(plan, python, again=run)
+        scheduler.execute(plan, run, python=python)
     last = run.last_attempt
     if last is not None and last.outcome == "cancelled":
         raise KeyboardInterrupt
-    return run
-
-
-def _prepare_here(plan: Plan, python: str) -> Run:
-    run = make_run(plan, "local")
-    keep_code(plan, run, "reference")
-    if python != sys.executable:
-        keep_allranks(run)
     return run
 
 

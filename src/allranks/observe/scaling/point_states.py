@@ -10,7 +10,8 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import one_line
 from allranks.observe.scaling.study_file import DONE, FAILED, QUEUED, RUNNING, WAITING, Point, Study
 from allranks.runs.run import Run
-from allranks.schedulers.run_state import RunStatus, run_statuses
+from allranks.schedulers import run_statuses
+from allranks.schedulers.run_state import RunStatus
 
 PATIENCE = 120.0
 """Seconds for which Slurm is asked for a job that it does not know; it may be away itself."""

@@ -13,6 +13,7 @@ from allranks.job.plan import Plan
 from allranks.job.resolve import resolve
 from allranks.observe.scaling.arguments import fill
 from allranks.observe.scaling.study_file import Point, Study
+from allranks.schedulers import get_scheduler
 
 VARIABLE = "ALLRANKS_STUDY"
 """Tells the ranks that they are measured: JSON with steps, batch and the size of the point."""
@@ -34,10 +35,9 @@ def plan_point(study: Study, point: Point, machine: JobLayer | None = None) -> P
 
     ``machine`` is what this machine or the allocation around has.
     """
-    scheduler = "local" if study.where == "local" else "slurm"
     plan = resolve(
         {**_here(study, point, machine), **study.values, study.axis.field: _size(study, point)},
-        scheduler,
+        get_scheduler(study.where).plans_for,
         config=study.config,
         between=(machine,) if machine else (),
         detect=study.where == "slurm",
@@ -93,20 +93,12 @@ def note_machine(study: Study) -> None:
 
 def machine_layer_of(where: str) -> JobLayer | None:
     """What lies under the user's values: this machine's GPUs, or the allocation around."""
-    if where == "local":
-        from allranks.schedulers.local import local_gpus, machine_layer
-
-        return machine_layer(local_gpus())
-    if where == "allocation":
-        from allranks.schedulers.slurm import allocation_layer
-
-        layer = allocation_layer(dict(os.environ))
-        if layer is None:
-            raise UsageError(
-                "This study ran inside an allocation, and here is none. Make one with salloc."
-            )
-        return layer
-    return None
+    layer = get_scheduler(where).base_layer()
+    if where == "allocation" and layer is None:
+        raise UsageError(
+            "This study ran inside an allocation, and here is none. Make one with salloc."
+        )
+    return layer
 
 
 def check_room(study: Study, point: Point, plan: Plan, machine: JobLayer | None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from allranks.job.plan import Plan
 from allranks.observe.scaling.point_states import Looker
 from allranks.observe.scaling.study_file import QUEUED, Point, Study
-from allranks.schedulers.slurm import submit_plan
+from allranks.schedulers.slurm import SlurmScheduler
 
 QUICK, SLOW, QUICK_FOR = 2.0, 10.0, 180.0
 """Seconds between two looks: at first, and after so many seconds."""
@@ -22,7 +22,7 @@ def submit_point(
     if after:
         wish = ",".join(filter(None, (plan.job.dependency, f"afterany:{after}")))
         plan = replace(plan, job=replace(plan.job, dependency=wish))
-    submitted = submit_plan(plan, made_by=study.command, python=python)
+    submitted = SlurmScheduler().start(plan, made_by=study.command, python=python)
     point.run, point.job_id = str(submitted.run.path), submitted.job_id
     point.state, point.why = QUEUED, ""
     study.save()

@@ -15,6 +15,8 @@ from allranks.observe.scaling.points import prepare_point
 from allranks.observe.scaling.queue import submit_point, watch
 from allranks.observe.scaling.results import write_results
 from allranks.observe.scaling.study_file import DONE, FAILED, RUNNING, WAITING, Point, Study
+from allranks.schedulers import get_scheduler
+from allranks.schedulers.foreground import ForegroundScheduler
 
 
 class StudyDisplay(Protocol):
@@ -36,12 +38,13 @@ def go_on(study: Study, view: StudyDisplay, *, python: str, wait: bool = True) -
     KeyboardInterrupt leaves jobs of Slurm as they are, and ends a point that runs here.
     """
     try:
-        if study.where == "slurm":
+        scheduler = get_scheduler(study.where)
+        if isinstance(scheduler, ForegroundScheduler):
+            _one_after_the_other(study, view, python, scheduler)
+        else:
             _submit(study, view, python)
             if wait:
                 watch(study, lambda: view.look(study))
-        else:
-            _one_after_the_other(study, view, python)
     finally:
         found = analyse(study, view.known)
         write_results(study, found)
@@ -115,7 +118,9 @@ def _go_to(study: Study) -> None:
         ) from None
 
 
-def _one_after_the_other(study: Study, view: StudyDisplay, python: str) -> None:
+def _one_after_the_other(
+    study: Study, view: StudyDisplay, python: str, scheduler: ForegroundScheduler
+) -> None:
     for point in study.points:
         if point.state != WAITING:
             continue
@@ -126,7 +131,7 @@ def _one_after_the_other(study: Study, view: StudyDisplay, python: str) -> None:
         try:
             plan = prepare_point(study, point)
             view.begins(study, point)
-            run_point(study, point, plan, plan.job.python or python)
+            run_point(study, point, plan, plan.job.python or python, scheduler)
             Looker(study).refresh()
             study.save()
         except KeyboardInterrupt:

@@ -10,7 +10,8 @@ from allranks.observe.view.model import RunView
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
 from allranks.runs.run import Run
-from allranks.schedulers.run_state import RunStatus, jobs_of, run_statuses
+from allranks.schedulers import jobs_to_query, run_statuses
+from allranks.schedulers.run_state import RunStatus
 
 ASKED_EVERY = 10.0
 """Seconds between two questions to Slurm."""
@@ -70,7 +71,7 @@ class Watcher:
 
     def _pause(self, status: RunStatus) -> float:
         """Until the next question; a run whose folder tells how it stands costs Slurm nothing."""
-        if not jobs_of(status.run):
+        if not jobs_to_query(status.run):
             return self._every
         return ENDED_EVERY if status.state.ended else ASKED_EVERY
 

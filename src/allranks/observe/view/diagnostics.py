@@ -12,7 +12,7 @@ from allranks.runs.atomic_files import read_json
 from allranks.runs.attempt import Attempt, Failure
 from allranks.runs.exit_reasons import KILLS
 from allranks.runs.run import Run
-from allranks.schedulers.run_state import folder_status
+from allranks.schedulers import folder_status
 
 
 def diagnostics(run: Run) -> list[Diagnostic]:

@@ -18,7 +18,8 @@ from allranks.runs.attempt import Failure
 from allranks.runs.attempt_history import attempt_history, goodput
 from allranks.runs.log_lines import LogLine
 from allranks.runs.merged_logs import read_logs
-from allranks.schedulers.run_state import RunStatus, run_statuses
+from allranks.schedulers import run_statuses
+from allranks.schedulers.run_state import RunStatus
 
 _WINDOWS = 20
 """The phases shown are means over so many of the last windows."""

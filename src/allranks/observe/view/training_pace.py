@@ -18,6 +18,7 @@ from allranks.runs.attempt import Attempt
 from allranks.runs.jsonl_tail import last_rows
 from allranks.runs.progress_file import AttemptProgress
 from allranks.runs.run_records import environment, plan_time
+from allranks.schedulers import scheduler_of
 from allranks.schedulers.run_state import RunStatus
 
 _RECENT = 20
@@ -142,5 +143,5 @@ def _deadline(source: RunSource, last: AttemptSource | None, status: RunStatus) 
         pass  # there was no limit when it began, or nobody wrote it down
     start = seconds(status.start) or seconds(last.attempt.start)
     plan = read_json(source.run.path / "plan.json")
-    limit = plan_time(plan) if status.run.scheduler == "slurm" else None
+    limit = plan_time(plan) if scheduler_of(status.run).limits_time else None
     return start + limit if start and limit else None

@@ -14,7 +14,8 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.web.beside import Beside
 from allranks.runs.run import Run
-from allranks.schedulers.run_state import RunStatus, folder_status, jobs_of, run_statuses
+from allranks.schedulers import folder_status, jobs_to_query, run_statuses
+from allranks.schedulers.run_state import RunStatus
 
 _MOST = 12  # runs held; a comparison has six
 _FRESH = 1.0  # seconds for which what was read holds: several requests of one look read once
@@ -82,7 +83,7 @@ class States:
     def of(self, runs: Sequence[Run], *, wait: float = 0.0) -> list[RunStatus]:
         """One state for each run, in their order; ``wait``: seconds for Slurm to answer."""
         due = [run for run in runs if self._due(run)]
-        slow = {run.path for run in due if jobs_of(run)}
+        slow = {run.path for run in due if jobs_to_query(run)}
         self._ask([run for run in due if run.path not in slow])
         if asked := [run for run in due if run.path in slow]:
             new = {run.path for run in asked} - self._met
@@ -124,7 +125,7 @@ class States:
     def _lasting(self, status: RunStatus) -> float:
         """While it lives, it may change at any moment; else the longer, the longer nothing happens."""
         over = status.state.ended or status.state is JobState.UNKNOWN
-        if not over or not jobs_of(status.run):
+        if not over or not jobs_to_query(status.run):
             return _ASKED
         before = self._told.get(status.run.path)
         if before is None or before.status != status or before.lasts < _QUIET:

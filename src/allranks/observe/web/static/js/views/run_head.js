@@ -55,7 +55,7 @@ function at(stamp) {
 
 function where(look) {
   const { status } = look;
-  const job = status.job_id ? `job ${status.job_id}` : status.scheduler === "local" ? "on this machine" : "";
+  const job = status.job_id ? `job ${status.job_id}` : status.scheduler === "local" ? "on this machine" : status.scheduler === "allocation" ? "in an allocation" : "";
   const lives = look.attempts.filter((one) => !look.task || one.array_task === look.task).length;
   const attempt = lives > 1 ? `attempt ${lives}` : "";
   return [

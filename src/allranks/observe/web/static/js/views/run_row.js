@@ -41,7 +41,7 @@ export function runRow(run, chosen, choose) {
     before = text;
     setText(name, now.name);
     fill(state, badge(now.state, now.exit_code));
-    const job = now.job_id ? `job ${now.job_id}` : now.scheduler === "local" ? "here" : "";
+    const job = now.job_id ? `job ${now.job_id}` : now.scheduler === "slurm" ? "" : "here";
     const tasks = now.tasks ? plural(now.tasks, "task") : "";
     setText(about, [job, tasks, now.id].filter(Boolean).join(" · "));
     setText(why, reason(now));

@@ -1,6 +1,6 @@
-"""Before a submission with --requeue: what this cluster will make of it, where that is not the usual.
+"""What ``--requeue`` will do on this cluster, where that is not the usual.
 
-Asked once and never fatal: a cluster that does not answer here still gets the job.
+Queried once and never fatal: a cluster that does not answer here still gets the job.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from allranks.errors import AllranksError
 from allranks.job.plan import Plan
 
 SHORT_KILL_WAIT = 10
-"""Seconds between TERM and KILL below which a batch script may not get its last word."""
+"""Seconds between TERM and KILL below which a batch script may not get to requeue itself."""
 
 
-def requeue_notes(plan: Plan) -> list[str]:
-    """Sentences about what to expect; none when all is as usual, or when Slurm does not say."""
+def cluster_notes(plan: Plan) -> list[str]:
+    """Return what to expect, before a submission; nothing without ``--requeue``."""
     if not plan.job.requeue:
         return []
     try:
@@ -27,22 +27,24 @@ def requeue_notes(plan: Plan) -> list[str]:
     return [note for note in (_preemption(config, partition), _kill_wait(config)) if note]
 
 
-def job_note(job_id: str) -> str:
-    """What Slurm made of the job itself: a site may switch requeueing off whatever a job asks."""
+def job_notes(plan: Plan, job_id: str) -> list[str]:
+    """Return what Slurm made of the job: a site may switch requeueing off whatever a job asks."""
+    if not plan.job.requeue:
+        return []
     try:
         text = query(["scontrol", "show", "job", "-o", job_id], timeout=10)
     except AllranksError:
-        return ""
+        return []
     if not re.search(r"\bRequeue=0\b", text):
-        return ""
-    return (
+        return []
+    return [
         "Slurm does not let this job be requeued: it will submit itself again instead, "
         "each time as a new job."
-    )
+    ]
 
 
 def _partition(name: str | None) -> str:
-    """What Slurm says of the partition, or of the default one."""
+    """Return Slurm's record of the partition, or of the default one."""
     text = query(["scontrol", "show", "partition", "-o", *([name] if name else [])], timeout=10)
     lines = text.splitlines()
     return next((line for line in lines if name or "Default=YES" in line), "")
@@ -68,6 +70,6 @@ def _kill_wait(config: dict[str, str]) -> str:
     if not wait.isdigit() or int(wait) >= SHORT_KILL_WAIT:
         return ""
     return (
-        f"This cluster kills a job {wait} s after its time limit: a training that has not left by "
-        "itself before may lose what it did since its last checkpoint."
+        f"This cluster kills a job {wait} s after its time limit: a training that has not exited by "
+        "then may lose what it did since its last checkpoint."
     )

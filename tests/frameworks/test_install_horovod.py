@@ -14,7 +14,7 @@ import pytest
 from framework_rig import environment
 
 from allranks.integrations.frameworks.horovod_plan import plan_horovod
-from allranks.integrations.frameworks.target import look_into
+from allranks.integrations.frameworks.python_environment import probe_python
 from allranks.integrations.frameworks.wheel_cache import find_wheel
 from command_rig import Allranks
 
@@ -49,7 +49,7 @@ def test_out_of_the_cache_into_a_fresh_venv(
 ) -> None:
     environment("horovod")
     monkeypatch.setenv("PATH", path)
-    plan = plan_horovod(look_into(str(venv / "bin" / "python")), "torch", None)
+    plan = plan_horovod(probe_python(str(venv / "bin" / "python")), "torch", None)
     if find_wheel(plan.key) is None:
         pytest.skip(f"no wheel was built on this machine: {plan.key}")
     words = ("frameworks", "install", "horovod", "--venv", str(venv))

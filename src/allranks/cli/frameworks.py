@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from allranks.integrations.frameworks.horovod_build import Tell
+    from allranks.integrations.frameworks.horovod_build import OnProgress
     from allranks.integrations.frameworks.horovod_plan import HorovodPlan
     from allranks.integrations.frameworks.inventory import Framework, Inventory
 
@@ -45,9 +45,9 @@ def frameworks(context: click.Context, python: str | None, venv: str | None, as_
     context.obj = (python, venv)
     if context.invoked_subcommand is not None:
         return
-    from allranks.integrations.frameworks.inventory import take
+    from allranks.integrations.frameworks.inventory import take_inventory
 
-    found = take(_target(python, venv))
+    found = take_inventory(_target(python, venv))
     if as_json:
         import json
 
@@ -58,9 +58,9 @@ def frameworks(context: click.Context, python: str | None, venv: str | None, as_
 
 def _target(python: str | None, venv: str | None) -> Any:
     from allranks.cli.planning import job_python
-    from allranks.integrations.frameworks.target import choose_python, look_into
+    from allranks.integrations.frameworks.python_environment import choose_python, probe_python
 
-    return look_into(choose_python(python, venv, job_python()))
+    return probe_python(choose_python(python, venv, job_python()))
 
 
 def _print(found: Inventory) -> None:
@@ -76,8 +76,8 @@ def _print(found: Inventory) -> None:
     console.print(f"\nTo build with: {', '.join(tools) or 'nothing'}.")
     if found.tools.mpirun:
         console.print(f"mpirun is {found.tools.mpirun.path}", soft_wrap=True)
-    if found.target.managed:
-        from allranks.integrations.frameworks.missing import pip_forbidden
+    if found.target.is_managed:
+        from allranks.integrations.frameworks.missing_requirements import pip_forbidden
 
         console.print(f"\n{pip_forbidden(found.target)}", style="yellow", soft_wrap=True)
     for title in ("Missing", "Not installed"):
@@ -171,7 +171,7 @@ def horovod(
         allranks frameworks install horovod --with torch --no-mpi
     """
     from allranks.cli.frameworks import progress, show_plan
-    from allranks.integrations.frameworks.horovod_install import already_there, install
+    from allranks.integrations.frameworks.horovod_install import install, installed_build
     from allranks.integrations.frameworks.horovod_plan import VERSION, plan_horovod
 
     target = _target(*((python, venv) if python or venv else context.obj))
@@ -179,7 +179,7 @@ def horovod(
     if dry_run:
         show_plan(plan, force)
         return
-    if not force and (said := already_there(plan)):
+    if not force and (said := installed_build(plan)):
         click.echo(f"Horovod {VERSION} is already installed: {_built(plan.parts, said)}.")
         return
     for note in plan.notes:
@@ -199,7 +199,7 @@ STEP = 10
 
 
 @contextmanager
-def progress() -> Iterator[Tell]:
+def progress() -> Iterator[OnProgress]:
     """Yield a function that shows each stage: one changing line on a terminal, else plain lines."""
     if not sys.stderr.isatty():
         yield PlainLines()

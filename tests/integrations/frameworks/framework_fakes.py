@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from allranks.integrations.frameworks import probe
-from allranks.integrations.frameworks.target import Target
+from allranks.integrations.frameworks import interpreter_probe as probe
+from allranks.integrations.frameworks.python_environment import PythonEnvironment
 
 EMPTY: dict[str, str | None] = dict.fromkeys((*probe.PACKAGES, "tensorflow"))
 CPU_TORCH = {
@@ -16,7 +16,7 @@ CPU_TORCH = {
 }  # fmt: skip
 
 
-def target(python: str = sys.executable, **facts: object) -> Target:
+def target(python: str = sys.executable, **facts: object) -> PythonEnvironment:
     """A target with these facts, as if the probe had found them."""
     packages = {**EMPTY, "pip": "26.0", **facts.pop("packages", {})}  # type: ignore[dict-item]
     about = {
@@ -25,7 +25,7 @@ def target(python: str = sys.executable, **facts: object) -> Target:
         "managed": False, **facts.pop("about", {}),  # type: ignore[dict-item]
     }  # fmt: skip
     rest = {"torch": None, "horovod": None, "nccl": None, **facts}
-    return Target(python, {"python": about, "packages": packages, **rest})
+    return PythonEnvironment(python, {"python": about, "packages": packages, **rest})
 
 
 def program(folder: Path, name: str, text: str) -> Path:

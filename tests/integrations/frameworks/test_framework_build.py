@@ -17,17 +17,21 @@ from framework_fakes import CPU_TORCH, program, target
 from allranks.cli.frameworks import PlainLines
 from allranks.errors import AllranksError, MissingDependencyError
 from allranks.integrations.frameworks import wheel_cache
-from allranks.integrations.frameworks.build_failure import (
-    build_failed,
-    download_failed,
-    errors_in,
-    likely_cause,
-    must_compile,
+from allranks.integrations.frameworks.build_commands import (
+    defer_signals,
+    exit_on_signals,
+    run_logged,
 )
-from allranks.integrations.frameworks.horovod_build import Workshop, fetch
+from allranks.integrations.frameworks.build_failure import (
+    build_error,
+    download_error,
+    error_lines,
+    likely_cause,
+    require_compiler,
+)
+from allranks.integrations.frameworks.horovod_build import BuildFolder, fetch
 from allranks.integrations.frameworks.horovod_install import log_file
 from allranks.integrations.frameworks.horovod_plan import SDIST, HorovodPlan
-from allranks.integrations.frameworks.processes import ended_by_signals, held_signals, run_logged
 from command_rig import ROOT, until
 
 
@@ -65,7 +69,7 @@ def test_the_log_has_the_command_and_its_lines(tmp_path: Path) -> None:
 
 
 def test_term_goes_through_the_code_that_cleans_up() -> None:
-    with pytest.raises(SystemExit) as end, ended_by_signals():
+    with pytest.raises(SystemExit) as end, exit_on_signals():
         signal.raise_signal(signal.SIGTERM)
     assert end.value.code == 143
 
@@ -74,7 +78,7 @@ def test_ctrl_c_waits_for_the_end_of_an_installation() -> None:
     done = []
 
     def install() -> None:
-        with held_signals():
+        with defer_signals():
             signal.raise_signal(signal.SIGINT)
             done.append(True)
 
@@ -88,12 +92,12 @@ def test_a_second_one_is_told_who_is_at_work() -> None:
 
     def second() -> None:
         try:
-            with wheel_cache.locked("a", "building the same wheel"):
+            with wheel_cache.cache_lock("a", "building the same wheel"):
                 told.append("entered")
         except AllranksError as error:
             told.append(str(error))
 
-    with wheel_cache.locked("a", "building"):
+    with wheel_cache.cache_lock("a", "building"):
         thread = threading.Thread(target=second)
         thread.start()
         thread.join()
@@ -106,7 +110,7 @@ def test_wheels_are_found_by_what_they_were_built_of(tmp_path: Path) -> None:
     wheel = tmp_path / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
     wheel.write_bytes(b"wheel")
     assert wheel_cache.find_wheel("key") is None
-    kept = wheel_cache.keep_wheel("key", wheel)
+    kept = wheel_cache.store_wheel("key", wheel)
     assert wheel_cache.find_wheel("key") == kept
     assert kept.read_bytes() == b"wheel"
     assert list(kept.parent.iterdir()) == [kept]
@@ -121,9 +125,9 @@ def test_a_cache_that_cannot_be_written(
     wheel = tmp_path / "a.whl"
     wheel.touch()
     ways = (
-        lambda: wheel_cache.keep_wheel("key", wheel),
+        lambda: wheel_cache.store_wheel("key", wheel),
         lambda: log_file().__enter__(),
-        lambda: wheel_cache.locked("a", "building").__enter__(),
+        lambda: wheel_cache.cache_lock("a", "building").__enter__(),
     )
     for way in ways:
         with pytest.raises(AllranksError, match=r"cannot be written \(.*\nSet XDG_CACHE_HOME to"):
@@ -137,7 +141,7 @@ def test_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel_cache.fcntl, "flock", refuse)
     with (
         pytest.raises(AllranksError, match=r"cannot be locked \(No locks available\)"),
-        wheel_cache.locked("a", "building"),
+        wheel_cache.cache_lock("a", "building"),
     ):
         pass
 
@@ -153,8 +157,8 @@ subprocess.CalledProcessError: Command '['cmake']' error: returned 2
 
 def test_the_compilers_own_words_each_once() -> None:
     line = "/src/a.cc:1:10: fatal error: mpi.h: No such file or directory"
-    assert errors_in(LOG) == [line]
-    assert errors_in("\n".join(f"a.cc:{n}: error: x{n}" for n in range(20)))[0].endswith("x14")
+    assert error_lines(LOG) == [line]
+    assert error_lines("\n".join(f"a.cc:{n}: error: x{n}" for n in range(20)))[0].endswith("x14")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,7 @@ def test_a_likely_cause(text: str, meaning: str) -> None:
 def test_a_failed_build_names_its_log(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         log.write(LOG)
-        text = str(build_failed(log, "Horovod could not be built."))
+        text = str(build_error(log, "Horovod could not be built."))
     assert text.splitlines()[0] == "Horovod could not be built."
     assert text.splitlines()[-1] == f"The whole log: {tmp_path / 'log'}"
 
@@ -185,7 +189,7 @@ def test_a_failed_build_names_its_log(tmp_path: Path) -> None:
 def test_no_network_says_how_to_go_on(tmp_path: Path, cache: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         log.write("ERROR: No matching distribution found for horovod==0.28.1\n")
-        error = download_failed(log, SDIST, "horovod==0.28.1")
+        error = download_error(log, SDIST, "horovod==0.28.1")
     assert error.exit_code == 4
     assert "No matching distribution" in str(error)
     assert str(cache / "wheels") in str(error)
@@ -198,12 +202,12 @@ def test_no_compiler_is_told_before_minutes_are_spent(
     monkeypatch.delenv("CXX", raising=False)
     there = target(str(tmp_path / "bin" / "python"), about={"headers": False})
     with pytest.raises(MissingDependencyError, match=r"g\+\+ and make and Python.h \(in /usr"):
-        must_compile(there)
+        require_compiler(there)
     for name in ("g++", "make"):
         program(tmp_path / "bin", name, "")
     with pytest.raises(MissingDependencyError, match=r"but Python.h .*\nInstall it: "):
-        must_compile(there)
-    must_compile(target(there.python))
+        require_compiler(there)
+    require_compiler(target(there.python))
 
 
 def test_an_archive_that_is_not_horovods_is_refused(tmp_path: Path, cache: Path) -> None:
@@ -211,7 +215,7 @@ def test_an_archive_that_is_not_horovods_is_refused(tmp_path: Path, cache: Path)
     (cache / "wheels" / SDIST).write_bytes(b"something else")
     plan = HorovodPlan(target(torch=CPU_TORCH), "2.13.0", None, None, None)
     with (tmp_path / "log").open("w") as log:
-        shop = Workshop(tmp_path, plan, log)
+        shop = BuildFolder(tmp_path, plan, log)
         with pytest.raises(MissingDependencyError, match="is not Horovod's own archive"):
             fetch(shop)
 

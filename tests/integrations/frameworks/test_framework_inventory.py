@@ -11,11 +11,12 @@ from click.testing import CliRunner
 from framework_fakes import CPU_TORCH, horovod_package, package, python_with, target, torch_package
 
 from allranks.cli.frameworks import frameworks
-from allranks.integrations.frameworks import inventory, missing
-from allranks.integrations.frameworks.inventory import LAUNCHERS, Inventory, Tools, take
-from allranks.integrations.frameworks.loads import Answer, ask, ask_horovod
-from allranks.integrations.frameworks.programs import Program
-from allranks.integrations.frameworks.target import Target
+from allranks.integrations.frameworks import inventory
+from allranks.integrations.frameworks import missing_requirements as missing
+from allranks.integrations.frameworks.import_probe import ImportResult, probe_horovod, run_probe
+from allranks.integrations.frameworks.inventory import LAUNCHERS, Inventory, Tools, take_inventory
+from allranks.integrations.frameworks.python_environment import PythonEnvironment
+from allranks.integrations.frameworks.system_programs import Program
 from allranks.job.launchers import LAUNCHERS as OURS
 from command_rig import ROOT
 
@@ -32,10 +33,10 @@ def test_an_empty_python_is_told_what_to_type() -> None:
     assert "pip install torch &&" in rows["Horovod"].missing[0].command
 
 
-def _take(there: Target, tools: Tools) -> Inventory:
+def _take(there: PythonEnvironment, tools: Tools) -> Inventory:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inventory, "look_around", lambda _: tools)
-        return take(there)
+        patch.setattr(inventory, "find_tools", lambda _: tools)
+        return take_inventory(there)
 
 
 def test_a_horovod_for_another_torch() -> None:
@@ -50,7 +51,7 @@ def test_a_horovod_for_another_torch() -> None:
 
 def test_a_horovod_that_crashes_is_told() -> None:
     there = target(torch=CPU_TORCH, horovod={"torch": "2.13.0", "tensorflow": None})
-    lacks = missing.in_horovod(there, {"torch": Answer(problem="import horovod.torch: boom")})
+    lacks = missing.in_horovod(there, {"torch": ImportResult(problem="import horovod.torch: boom")})
     assert lacks[0].what == "import horovod.torch: boom"
 
 
@@ -58,7 +59,7 @@ def test_mpirun_only_for_a_horovod_with_mpi() -> None:
     horovod = {"version": "0.28.1", "torch": "2.13.0", "tensorflow": None}
     there = target(torch=CPU_TORCH, horovod=horovod)
     for mpi in (True, False):
-        answers = {"torch": Answer({"gloo": True, "mpi": mpi})}
+        answers = {"torch": ImportResult({"gloo": True, "mpi": mpi})}
         tools = Tools(mpirun=Program("/usr/bin/mpirun", "Open MPI", "4.1.4"), answers=answers)
         row = next(each for each in _take(there, tools).frameworks if each.name == "Horovod")
         assert ("mpirun" in row.launchers) is mpi
@@ -95,24 +96,26 @@ def test_keras_3_needs_tf_keras_beside_it() -> None:
 
 def test_mpi4py_with_another_mpi_than_mpirun() -> None:
     there = target(packages={"mpi4py": "4.1.2"})
-    lacks = missing.mpi_library(there, Answer({"library": "Open MPI v4.1.4"}), "MPICH")
+    lacks = missing.mpi_library(there, ImportResult({"library": "Open MPI v4.1.4"}), "MPICH")
     assert "each process would be alone" in lacks[0].what
-    assert missing.mpi_library(there, Answer({"library": "Open MPI v4.1.4"}), "Open MPI") == []
-    intel = Answer({"library": "Intel(R) MPI Library 2021.9 for Linux* OS"})
+    assert (
+        missing.mpi_library(there, ImportResult({"library": "Open MPI v4.1.4"}), "Open MPI") == []
+    )
+    intel = ImportResult({"library": "Intel(R) MPI Library 2021.9 for Linux* OS"})
     assert missing.mpi_library(there, intel, "Intel MPI") == []
     other = missing.mpi_library(there, intel, "Open MPI")[0].what
     assert other.startswith("mpi4py loads Intel MPI Library 2021.9")
-    none = missing.mpi_library(there, Answer(problem="cannot load MPI library"), "MPICH")
+    none = missing.mpi_library(there, ImportResult(problem="cannot load MPI library"), "MPICH")
     assert "cannot load MPI library" in none[0].what
 
 
 def test_a_crash_and_a_silence_are_told_in_one_line() -> None:
     there = target()
-    crash = ask(there, "import os; os.kill(os.getpid(), 11)", "import x")
+    crash = run_probe(there, "import os; os.kill(os.getpid(), 11)", "import x")
     assert crash.problem == "import x: it crashed (SIGSEGV)"
-    failed = ask(there, "raise ImportError('libmpi.so.40: cannot open')", "import x")
+    failed = run_probe(there, "raise ImportError('libmpi.so.40: cannot open')", "import x")
     assert failed.problem == "import x: ImportError: libmpi.so.40: cannot open"
-    slow = ask(there, "import time; time.sleep(9)", "import x", limit=0.3)
+    slow = run_probe(there, "import time; time.sleep(9)", "import x", limit=0.3)
     assert slow.problem == "import x did not end within 0 s"
 
 
@@ -120,11 +123,11 @@ def test_horovod_is_asked_alone_even_inside_a_job(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOROVOD_RANK", "1")
     monkeypatch.setenv("SLURM_PROCID", "1")
     monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
-    env = target().environ()
+    env = target().process_environment()
     assert "HOROVOD_RANK" not in env
     assert "SLURM_PROCID" not in env
     assert env["HOROVOD_NCCL_HOME"] == "/opt/nccl"
-    assert "No module named 'horovod'" in ask_horovod(target(), "torch").problem
+    assert "No module named 'horovod'" in probe_horovod(target(), "torch").problem
 
 
 @pytest.fixture
@@ -156,7 +159,7 @@ def test_the_distributions_python_needs_a_venv_first(
         rows["torch"] + " && allranks frameworks install horovod --venv train"
     )
     monkeypatch.setattr("allranks.cli.frameworks._target", lambda *_: there)
-    monkeypatch.setattr(inventory, "look_around", lambda _: Tools())
+    monkeypatch.setattr(inventory, "find_tools", lambda _: Tools())
     text = CliRunner().invoke(frameworks, env={"COLUMNS": "80"}).output
     assert "forbids pip there.\nMake a venv" in text
     assert text.count("-m venv train\n") == 1

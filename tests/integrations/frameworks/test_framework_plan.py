@@ -11,18 +11,20 @@ from framework_fakes import CPU_TORCH, program, target
 from allranks.cli import cli
 from allranks.errors import AllranksError, MissingDependencyError, UsageError
 from allranks.integrations.frameworks import horovod_install, horovod_plan
-from allranks.integrations.frameworks.horovod_install import already_there
-from allranks.integrations.frameworks.horovod_plan import HorovodPlan, jobs, plan_horovod
-from allranks.integrations.frameworks.loads import Answer
-from allranks.integrations.frameworks.patches import (
+from allranks.integrations.frameworks.horovod_install import installed_build
+from allranks.integrations.frameworks.horovod_plan import (
     CXX17,
     LEGACY_KERAS,
     NO_XLA,
-    apply_all,
+    HorovodPlan,
+    apply_patches,
+    compile_jobs,
     patches_for,
+    plan_horovod,
 )
-from allranks.integrations.frameworks.programs import Program
-from allranks.integrations.frameworks.target import Target
+from allranks.integrations.frameworks.import_probe import ImportResult
+from allranks.integrations.frameworks.python_environment import PythonEnvironment
+from allranks.integrations.frameworks.system_programs import Program
 
 MPI = Program("/usr/bin/mpicxx", "Open MPI", "4.1.4")
 GPU_TORCH = {**CPU_TORCH, "version": "2.13.0", "cuda": "12.8", "nccl": True}
@@ -67,7 +69,7 @@ def test_mpi_is_taken_where_it_is_and_never_silently_left_out(
     assert plan_horovod(there, "auto", None).mpi is MPI
 
 
-def _plan(there: Target, **changes: object) -> HorovodPlan:
+def _plan(there: PythonEnvironment, **changes: object) -> HorovodPlan:
     values = {"torch": "2.13.0", "tensorflow": None, "mpi": MPI, "nccl": None, **changes}
     return HorovodPlan(there, **values)  # type: ignore[arg-type]
 
@@ -110,10 +112,10 @@ def test_built_again_when_more_or_less_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = {"gloo": True, "nccl": False, "cuda": False, "rocm": False, **built}
-    monkeypatch.setattr(horovod_install, "ask_horovod", lambda *_: Answer(said))
+    monkeypatch.setattr(horovod_install, "probe_horovod", lambda *_: ImportResult(said))
     horovod = {"version": "0.28.1", "torch": "2.13.0", "tensorflow": None}
     there = target(torch=CPU_TORCH, horovod=horovod)
-    assert already_there(_plan(there, **changes)) == (said if stays else None)
+    assert installed_build(_plan(there, **changes)) == (said if stays else None)
 
 
 def test_no_mpi_is_known_to_have_been_typed() -> None:
@@ -128,7 +130,7 @@ def test_horovods_own_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen["HOROVOD_WITHOUT_MPI"] == chosen["HOROVOD_WITHOUT_TENSORFLOW"] == "1"
     assert chosen["HOROVOD_WITH_PYTORCH"] == chosen["HOROVOD_WITH_GLOO"] == "1"
     assert chosen["HOROVOD_GPU_OPERATIONS"] == "NCCL"
-    assert chosen["MAKEFLAGS"] == f"-j{jobs()}"
+    assert chosen["MAKEFLAGS"] == f"-j{compile_jobs()}"
     monkeypatch.setenv("MAKEFLAGS", "-j1")
     assert _plan(target()).variables["MAKEFLAGS"] == "-j1"
 
@@ -158,7 +160,7 @@ def test_patches(tmp_path: Path) -> None:
         for name in patch.files:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(lines)
-    apply_all(chosen, tmp_path)
+    apply_patches(chosen, tmp_path)
     assert "STANDARD 17" in (tmp_path / "horovod/torch/CMakeLists.txt").read_text()
     changed = (tmp_path / "horovod/tensorflow/CMakeLists.txt").read_text()
     assert "xla" not in changed
@@ -166,14 +168,14 @@ def test_patches(tmp_path: Path) -> None:
     callbacks = (tmp_path / "horovod/tensorflow/keras/callbacks.py").read_text()
     assert "    from tf_keras import backend as K\n" in callbacks
     with pytest.raises(AllranksError, match="not the one that was expected"):
-        apply_all(chosen, tmp_path)
+        apply_patches(chosen, tmp_path)
 
 
 def test_a_dry_run_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     asked = []
 
-    def found(*which: str | None) -> Target:
+    def found(*which: str | None) -> PythonEnvironment:
         asked.append(which)
         return target(torch=CPU_TORCH)
 

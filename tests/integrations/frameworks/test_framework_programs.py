@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from framework_fakes import program, target
 
-from allranks.integrations.frameworks.programs import (
+from allranks.integrations.frameworks.system_programs import (
     find_compilers,
     find_mpirun,
-    how_to_get,
+    install_command,
     mpi_headers,
 )
 
@@ -67,9 +67,9 @@ def test_which_mpi_is_compiled_with(bin_folder: Path, macros: str, title: str) -
 
 
 def test_how_to_get_what_is_missing(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "module avail" in how_to_get("g++")
+    assert "module avail" in install_command("g++")
     program(bin_folder, "dnf", "")
     monkeypatch.setenv("PATH", str(bin_folder))
-    assert how_to_get("g++") == "dnf install gcc-c++"
+    assert install_command("g++") == "dnf install gcc-c++"
     program(bin_folder, "apt-get", "")
-    assert how_to_get("mpi.h") == "apt-get install libopenmpi-dev"
+    assert install_command("mpi.h") == "apt-get install libopenmpi-dev"

@@ -1,4 +1,4 @@
-"""Why a build failed: the compiler's own words, a likely cause, and what to type."""
+"""Errors of a failed build: the compiler's messages, a likely cause, and what to type."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from allranks.errors import AllranksError, MissingDependencyError
-from allranks.integrations.frameworks.programs import how_to_get
-from allranks.integrations.frameworks.target import Target
+from allranks.integrations.frameworks.python_environment import PythonEnvironment
+from allranks.integrations.frameworks.system_programs import install_command
 from allranks.integrations.frameworks.wheel_cache import wheels_folder
 
 _ERROR = re.compile(
@@ -37,8 +37,8 @@ CAUSES = (
 """A pattern in the log, and what it means; ``{name}`` becomes the command that installs it."""
 
 
-def must_compile(target: Target) -> None:
-    """A C++ compiler, make and Python's headers, before minutes are spent."""
+def require_compiler(target: PythonEnvironment) -> None:
+    """Require a C++ compiler, make and Python's headers before minutes are spent."""
     compiler = (shlex.split(os.environ.get("CXX", "")) or ["g++"])[0]
     needs = {
         "g++": shutil.which(compiler, path=target.search_path) is not None,
@@ -50,40 +50,40 @@ def must_compile(target: Target) -> None:
         return
     places = {"Python.h": f"Python.h (in {target.about['include']})", "g++": compiler}
     names = " and ".join(places.get(name, name) for name in absent)
-    commands = "\n".join(f"Install it: {how_to_get(name)}" for name in absent)
+    commands = "\n".join(f"Install it: {install_command(name)}" for name in absent)
     raise MissingDependencyError(f"Horovod is compiled, but {names} cannot be found.\n{commands}")
 
 
-def build_failed(log: IO[str], what: str) -> AllranksError:
-    """What to tell when the build has ended badly."""
+def build_error(log: IO[str], what: str) -> AllranksError:
+    """Return the error for a build that failed."""
     log.flush()
     text = Path(log.name).read_text(encoding="utf-8", errors="replace")
-    lines = [what, *(f"  {line}" for line in errors_in(text))]
+    lines = [what, *(f"  {line}" for line in error_lines(text))]
     if cause := likely_cause(text):
         lines.append(cause)
     return AllranksError("\n".join([*lines, f"The whole log: {log.name}"]))
 
 
-def errors_in(text: str) -> list[str]:
-    """The last lines that name an error, each once."""
+def error_lines(text: str) -> list[str]:
+    """Return the last lines that name an error, each once."""
     found = [line.strip() for line in text.splitlines() if _ERROR.search(line)]
-    told = list(dict.fromkeys(line for line in found if not _NOISE.search(line)))
-    return [line[:300] for line in told[-SHOWN:]]
+    shown = list(dict.fromkeys(line for line in found if not _NOISE.search(line)))
+    return [line[:300] for line in shown[-SHOWN:]]
 
 
 def likely_cause(text: str) -> str:
-    """One sentence, or nothing; looked for where errors stand, since the rest names everything."""
+    """Return one sentence, or nothing; only lines near errors are searched, since others name everything."""
     lines = text.splitlines()
     places = [number for number, line in enumerate(lines) if _ERROR.search(line)]
     near = "\n".join(line for place in places for line in lines[place : place + 6])
     for pattern, meaning in CAUSES:
         if re.search(pattern, near):
-            return re.sub(r"\{([^}]+)\}", lambda match: how_to_get(match[1]), meaning)
+            return re.sub(r"\{([^}]+)\}", lambda match: install_command(match[1]), meaning)
     return ""
 
 
-def download_failed(log: IO[str], what: str, words: str) -> MissingDependencyError:
-    """pip could not fetch something: mostly there is no network."""
+def download_error(log: IO[str], what: str, words: str) -> MissingDependencyError:
+    """Return the error for a download that failed: mostly there is no network."""
     log.flush()
     text = Path(log.name).read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.startswith("ERROR:")][-2:]

@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allranks.integrations.frameworks import missing
-from allranks.integrations.frameworks.loads import Answer, ask_horovod, ask_mpi4py
-from allranks.integrations.frameworks.missing import Missing
-from allranks.integrations.frameworks.programs import (
+from allranks.integrations.frameworks import missing_requirements as missing
+from allranks.integrations.frameworks.import_probe import ImportResult, probe_horovod, probe_mpi4py
+from allranks.integrations.frameworks.missing_requirements import MissingRequirement
+from allranks.integrations.frameworks.python_environment import PythonEnvironment
+from allranks.integrations.frameworks.system_programs import (
     Program,
     find_compilers,
     find_mpirun,
     mpi_headers,
 )
-from allranks.integrations.frameworks.target import Target
 
 LAUNCHERS: dict[str, tuple[str, ...]] = {
     "torch": ("fork", "srun", "torchrun", "launch", "python", "mpirun"),
@@ -28,41 +28,41 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     "mpi4py": ("mpirun", "srun"),
     "MPI": ("mpirun",),
 }
-"""Which of our launchers start a script of this framework, the usual one first."""
+"""The launchers that start a script of this framework, the usual one first."""
 
 
 @dataclass(frozen=True)
 class Framework:
-    """One row: a framework, there or not."""
+    """A framework, installed or not."""
 
     name: str
     version: str | None
     parts: dict[str, Any] = field(default_factory=dict)
     """What it was built with, or what it found."""
     launchers: tuple[str, ...] = ()
-    missing: list[Missing] = field(default_factory=list)
+    missing: list[MissingRequirement] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Tools:
-    """Programs beside Python, and what packages said when they were loaded."""
+    """Programs beside Python, and what packages reported when they were imported."""
 
     mpirun: Program | None = None
     mpi_headers: Program | None = None
     compilers: dict[str, Program | None] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, ImportResult] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """All of it."""
+    """The frameworks and tools of one Python environment."""
 
-    target: Target
+    target: PythonEnvironment
     frameworks: list[Framework]
     tools: Tools
 
     def as_data(self) -> dict[str, Any]:
-        """For ``--json``: these names stay."""
+        """Return the data of ``--json``."""
         about = self.target.about
         programs = {**self.tools.compilers, "mpirun": self.tools.mpirun}
         return {
@@ -88,9 +88,9 @@ def _program(program: Program | None) -> dict[str, str] | None:
     return {"path": program.path, "kind": program.kind, "version": program.version}
 
 
-def take(target: Target) -> Inventory:
-    """Look at everything, the slow questions side by side."""
-    tools = look_around(target)
+def take_inventory(target: PythonEnvironment) -> Inventory:
+    """Inspect all frameworks of a Python environment."""
+    tools = find_tools(target)
     rows = [
         _torch(target),
         *(_package(target, tools, name) for name in ("DeepSpeed", "Accelerate", "transformers")),
@@ -99,13 +99,13 @@ def take(target: Target) -> Inventory:
         _mpi4py(target, tools),
         _mpi(tools),
     ]
-    able = able_launchers(target, tools)
+    able = usable_launchers(target, tools)
     rows = [replace(row, launchers=tuple(x for x in row.launchers if x in able)) for row in rows]
     return Inventory(target, rows, tools)
 
 
-def able_launchers(target: Target, tools: Tools) -> set[str]:
-    """The launchers whose own program is there; where we go by srun is not known here."""
+def usable_launchers(target: PythonEnvironment, tools: Tools) -> set[str]:
+    """Return the launchers whose own program is installed."""
     needs = {
         "torchrun": target.torch,
         "launch": target.torch,
@@ -117,30 +117,30 @@ def able_launchers(target: Target, tools: Tools) -> set[str]:
     return {"fork", "srun", "python", *(name for name, found in needs.items() if found)}
 
 
-def look_around(target: Target) -> Tools:
-    """The programs, and the packages that must be loaded to know them."""
-    questions: dict[str, Callable[[], Answer]] = {}
+def find_tools(target: PythonEnvironment) -> Tools:
+    """Find the programs, and import the packages that must be imported to know them."""
+    probes: dict[str, Callable[[], ImportResult]] = {}
     for part in ("torch", "tensorflow"):
         if target.horovod and target.horovod[part]:
-            questions[part] = lambda part=part: ask_horovod(target, part)  # type: ignore[misc]
+            probes[part] = lambda part=part: probe_horovod(target, part)  # type: ignore[misc]
     if target.packages["mpi4py"]:
-        questions["mpi4py"] = lambda: ask_mpi4py(target)
+        probes["mpi4py"] = lambda: probe_mpi4py(target)
     with ThreadPoolExecutor(max_workers=8) as pool:
-        asked = {name: pool.submit(question) for name, question in questions.items()}
+        started = {name: pool.submit(probe) for name, probe in probes.items()}
         mpirun, headers = pool.submit(find_mpirun, target), pool.submit(mpi_headers, target)
         compilers = find_compilers(target)
-        answers = {name: future.result() for name, future in asked.items()}
+        answers = {name: future.result() for name, future in started.items()}
         return Tools(mpirun.result(), headers.result(), compilers, answers)
 
 
-def _torch(target: Target) -> Framework:
+def _torch(target: PythonEnvironment) -> Framework:
     if target.torch is None:
         return Framework("torch", None, missing=[missing.package(target, "torch")])
     parts = {name: target.torch[name] for name in ("cuda", "rocm", "nccl", "gloo", "mpi")}
     return Framework("torch", target.torch["version"], parts, LAUNCHERS["torch"])
 
 
-def _package(target: Target, tools: Tools, name: str) -> Framework:
+def _package(target: PythonEnvironment, tools: Tools, name: str) -> Framework:
     """A package on top of torch."""
     version = target.packages[name.lower()]
     if version is None:
@@ -151,14 +151,14 @@ def _package(target: Target, tools: Tools, name: str) -> Framework:
     return Framework(name, version, {}, LAUNCHERS[name], lacks)
 
 
-def _horovod(target: Target, tools: Tools) -> Framework:
+def _horovod(target: PythonEnvironment, tools: Tools) -> Framework:
     found = target.horovod
     if found is None or not found["version"]:
         return Framework("Horovod", None, missing=[missing.horovod(target)])
     parts: dict[str, Any] = {"torch": found["torch"], "tensorflow": found["tensorflow"]}
     for part in ("torch", "tensorflow"):
         if part in tools.answers:
-            parts.update(tools.answers[part].said)
+            parts.update(tools.answers[part].values)
     unfit: tuple[str, ...] = () if parts.get("mpi") else ("mpirun",)
     unfit += () if found["torch"] else ("torchrun", "launch")  # torch's own
     launchers = tuple(name for name in LAUNCHERS["Horovod"] if name not in unfit)
@@ -167,7 +167,7 @@ def _horovod(target: Target, tools: Tools) -> Framework:
     )
 
 
-def _tensorflow(target: Target) -> Framework:
+def _tensorflow(target: PythonEnvironment) -> Framework:
     version = target.tensorflow
     if version is None:
         return Framework("TensorFlow", None, missing=[missing.package(target, "tensorflow")])
@@ -176,12 +176,12 @@ def _tensorflow(target: Target) -> Framework:
     return Framework("TensorFlow", version, parts, LAUNCHERS["TensorFlow"], lacks)
 
 
-def _mpi4py(target: Target, tools: Tools) -> Framework:
+def _mpi4py(target: PythonEnvironment, tools: Tools) -> Framework:
     version = target.packages["mpi4py"]
     if version is None:
         return Framework("mpi4py", None, missing=[missing.package(target, "mpi4py")])
     answer = tools.answers["mpi4py"]
-    parts = {"library": answer.said.get("library") or None}
+    parts = {"library": answer.values.get("library") or None}
     lacks = missing.mpi_library(target, answer, tools.mpirun.kind if tools.mpirun else None)
     return Framework("mpi4py", version, parts, LAUNCHERS["mpi4py"], lacks)
 

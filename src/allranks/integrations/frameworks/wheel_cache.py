@@ -1,4 +1,4 @@
-"""Wheels that were built here, kept by what they were built of; and locks, so that two do not meet."""
+"""The cache of built wheels, and locks against two builds at once."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from allranks.errors import AllranksError
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/allranks``."""
+    """Return ``$XDG_CACHE_HOME/allranks``."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "allranks"
 
 
 def wheels_folder() -> Path:
-    """Where wheels and the sources that they are built from lie."""
+    """Return the folder of wheels and of the sources that they are built from."""
     return cache_folder() / "wheels"
 
 
 def logs_folder() -> Path:
-    """Where the logs of builds lie."""
+    """Return the folder of build logs."""
     return cache_folder() / "logs"
 
 
 def find_wheel(key: str) -> Path | None:
-    """The wheel that was built of exactly this, if there is one."""
+    """Return the wheel with this key, if there is one."""
     found = sorted((wheels_folder() / key).glob("*.whl"))
     return found[0] if found else None
 
 
-def keep_wheel(key: str, wheel: Path) -> Path:
+def store_wheel(key: str, wheel: Path) -> Path:
     """Put a wheel into the cache; a reader sees all of it or nothing."""
-    return keep(wheel, wheels_folder() / key / wheel.name)
+    return copy_to_cache(wheel, wheels_folder() / key / wheel.name)
 
 
-def keep(file: Path, place: Path) -> Path:
+def copy_to_cache(file: Path, place: Path) -> Path:
     """Copy a file into the cache, whole or not at all."""
     partial = place.with_name(f".{place.name}.{os.getpid()}")
-    with writing(place.parent):
+    with report_unwritable(place.parent):
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             shutil.copy(file, partial)
@@ -55,8 +55,8 @@ def keep(file: Path, place: Path) -> Path:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """A cache that cannot be written is told in a sentence."""
+def report_unwritable(folder: Path) -> Iterator[None]:
+    """Report a folder that cannot be written in one sentence."""
     try:
         yield
     except OSError as error:
@@ -66,23 +66,23 @@ def writing(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def opened(path: Path, mode: str) -> IO[str]:
-    """Open a file of the cache, its folder made where it is not there."""
-    with writing(path.parent):
+def open_in_cache(path: Path, mode: str) -> IO[str]:
+    """Open a file of the cache; its folder is created."""
+    with report_unwritable(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open(mode, encoding="utf-8")
 
 
-def plain(text: str) -> str:
-    """Text as a part of a folder's name."""
+def file_name_part(text: str) -> str:
+    """Return the text with only characters that fit into a file name."""
     return re.sub(r"[^\w.+]+", "_", text)
 
 
 @contextmanager
-def locked(name: str, what: str) -> Iterator[None]:
-    """Hold a lock, or say who holds it."""
+def cache_lock(name: str, what: str) -> Iterator[None]:
+    """Hold a lock; an error names the process that holds it already."""
     path = cache_folder() / "locks" / f"{name}.lock"
-    with opened(path, "a+") as file:
+    with open_in_cache(path, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The Python that is meant, and what it has."""
+"""A Python environment: its interpreter, its packages, and the commands that install into it."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from allranks.core.shell import join
 from allranks.errors import UsageError
-from allranks.integrations.frameworks import probe
+from allranks.integrations.frameworks import interpreter_probe as probe
 
 LAUNCH_VARIABLES = (
     "SLURM_", "PMI", "OMPI_", "HYD", "I_MPI_HYDRA", "HOROVOD_RANK", "HOROVOD_SIZE",
     "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_", "HOROVOD_GLOO_", "HOROVOD_HOSTNAME",
     "HOROVOD_ELASTIC",
 )  # fmt: skip
-"""Left out around what we load ourselves: inside a job it would look for the job's other ranks."""
+"""Removed for the processes that we start: inside a job they would look for the job's other ranks."""
 
-BESIDE = ("tensorflow", "deepspeed", "accelerate", "transformers", "mpi4py")
+_OTHER_FRAMEWORKS = ("tensorflow", "deepspeed", "accelerate", "transformers", "mpi4py")
 NEW_VENV = "train"
-"""The folder of the venv that we tell the user to make where pip is forbidden."""
+"""The folder of the venv in our advice where pip is forbidden."""
 
 _RUN_FILE = "import pathlib,sys;exec(pathlib.Path(sys.argv[1]).read_bytes())"
-"""Short, since a program that is no Python repeats it; and no shell runs any of it."""
+"""Short, since a program that is not Python repeats it in its error."""
 
 
 @dataclass(frozen=True)
-class Target:
+class PythonEnvironment:
     """One interpreter with its packages, as the probe found them."""
 
     python: str
-    """The path to start it by: a venv's own link, not what it points at."""
+    """The path to start it by: a venv's own link, not its target."""
     facts: dict[str, Any]
 
     @property
@@ -61,7 +60,7 @@ class Target:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The interpreter itself: version, tag, platform, folders."""
+        """Facts of the interpreter: version, tag, platform, folders."""
         found: dict[str, Any] = self.facts["python"]
         return found
 
@@ -72,17 +71,17 @@ class Target:
         return os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
 
     def program(self, name: str) -> str | None:
-        """A program, as a job in this environment finds it."""
+        """Return the path of a program, as a job in this environment finds it."""
         return shutil.which(name, path=self.search_path)
 
-    def environ(self, **changes: str) -> dict[str, str]:
-        """The environment for what we run in it: as without a launcher around."""
+    def process_environment(self, **changes: str) -> dict[str, str]:
+        """Return the environment for a process in it, without the variables of a launcher."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCH_VARIABLES)}
         return {**kept, "PATH": self.search_path, **changes}
 
     @functools.cached_property
-    def active(self) -> bool:
-        """Whether a plain ``python`` that the user types is this one, also by its name ``python3``."""
+    def is_active(self) -> bool:
+        """Whether ``python`` on PATH is this interpreter."""
         if not self._beside("python"):
             return False
         return Path(shutil.which("python") or "").resolve() == Path(self.python).resolve()
@@ -93,46 +92,46 @@ class Target:
         return first is not None and Path(first).absolute().parent == Path(self.python).parent
 
     @property
-    def managed(self) -> bool:
+    def is_managed(self) -> bool:
         """Whether the distribution forbids pip here: then a venv comes first."""
         return bool(self.about["managed"])
 
     @property
     def new_venv(self) -> str:
-        """The command that makes a venv of this Python, with what is there already in sight."""
-        there = self.torch or any(self.packages[name] for name in BESIDE)
-        sight = ["--system-site-packages"] if there else []
-        return join([self.python, "-m", "venv", *sight, NEW_VENV])
+        """The command that makes a venv of this Python, with access to its frameworks."""
+        has_packages = self.torch or any(self.packages[name] for name in _OTHER_FRAMEWORKS)
+        options = ["--system-site-packages"] if has_packages else []
+        return join([self.python, "-m", "venv", *options, NEW_VENV])
 
-    def typed(self, *commands: str) -> str:
-        """Commands in a row, as the user would type them."""
-        return " && ".join([self.new_venv, *commands] if self.managed else commands)
+    def command_line(self, *commands: str) -> str:
+        """Join commands to one line, after the one that makes a venv where pip is forbidden."""
+        return " && ".join([self.new_venv, *commands] if self.is_managed else commands)
 
-    def pip(self, *words: str) -> str:
-        """A pip command for this Python, whole."""
-        return self.typed(self.pip_line(*words))
+    def pip_command(self, *words: str) -> str:
+        """Return a complete pip command for this Python."""
+        return self.command_line(self.pip_part(*words))
 
-    def ours(self, *words: str) -> str:
-        """One of our own commands about this Python, whole."""
-        return self.typed(self.our_line(*words))
+    def allranks_command(self, *words: str) -> str:
+        """Return a complete ``allranks frameworks`` command for this Python."""
+        return self.command_line(self.allranks_part(*words))
 
-    def pip_line(self, *words: str) -> str:
-        """A pip command, by what is there: environments that uv makes have no pip of their own."""
-        if self.managed:
+    def pip_part(self, *words: str) -> str:
+        """Return the pip command alone; environments that uv makes have no pip of their own."""
+        if self.is_managed:
             return join([f"{NEW_VENV}/bin/pip", *words])
         own = [self.python, "-m", "pip"]
         if self.packages["pip"]:
-            return join([*(["pip"] if self.active and self._beside("pip") else own), *words])
+            return join([*(["pip"] if self.is_active and self._beside("pip") else own), *words])
         if shutil.which("uv"):
             return join(["uv", "pip", words[0], "--python", self.python, *words[1:]])
         if self._other_pip:
             return join(["pip", "--python", self.python, *words])
         return f"{join([self.python, '-m', 'ensurepip'])} && {join([*own, *words])}"
 
-    def our_line(self, *words: str) -> str:
-        """One of our own commands, for the venv that is made first where pip is forbidden."""
-        where = [] if self.active else ["--python", self.python]
-        where = ["--venv", NEW_VENV] if self.managed else where
+    def allranks_part(self, *words: str) -> str:
+        """Return the ``allranks frameworks`` command alone, for the new venv where pip is forbidden."""
+        where = [] if self.is_active else ["--python", self.python]
+        where = ["--venv", NEW_VENV] if self.is_managed else where
         return join(["allranks", "frameworks", *words, *where])
 
     @functools.cached_property
@@ -149,7 +148,7 @@ class Target:
 
 
 def choose_python(python: str | None, venv: str | None, default: str) -> str:
-    """The interpreter that the options name."""
+    """Return the interpreter that the options name."""
     if python and venv:
         raise UsageError("Give --python or --venv, not both.")
     if venv:
@@ -175,8 +174,8 @@ def _inside(folder: Path, option: str) -> str:
     return os.path.abspath(program)  # noqa: PTH100
 
 
-def look_into(python: str, limit: float = 60) -> Target:
-    """Run the probe in that Python."""
+def probe_python(python: str, limit: float = 60) -> PythonEnvironment:
+    """Run the probe in a Python interpreter and return its environment."""
     try:
         done = subprocess.run(
             [python, "-c", _RUN_FILE, probe.__file__], stdin=subprocess.DEVNULL,
@@ -188,12 +187,7 @@ def look_into(python: str, limit: float = 60) -> Target:
         raise UsageError(f"{python} did not answer within {limit:.0f} s.") from None
     for line in reversed(done.stdout.splitlines()):
         if line.startswith(probe.MARK):
-            return Target(python, json.loads(line.removeprefix(probe.MARK)))
+            return PythonEnvironment(python, json.loads(line.removeprefix(probe.MARK)))
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     why = "." if _RUN_FILE in last else f": {last[:200]}"
-    raise UsageError(f"{python} is not a Python that allranks can ask (3.8 or newer){why}")
-
-
-def here() -> str:
-    """Our own interpreter."""
-    return sys.executable
+    raise UsageError(f"{python} is not a Python that allranks can inspect (3.8 or newer){why}")

@@ -1,4 +1,4 @@
-"""Programs that frameworks need: MPI's own, compilers. Which are there, and their versions."""
+"""The MPI programs and compilers on PATH, and their versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from allranks.integrations.frameworks.target import Target
+from allranks.integrations.frameworks.python_environment import PythonEnvironment
 
 COMPILERS = ("g++", "cmake", "ninja", "make")
 _VERSION = re.compile(r"\b(\d+\.\d+(?:\.\d+)*)\b")
@@ -21,7 +21,7 @@ _MACROS = (
     ("MPICH", ('MPICH_VERSION "{}"',)),
     ("Open MPI", ("OMPI_MAJOR_VERSION {}", "OMPI_MINOR_VERSION {}", "OMPI_RELEASE_VERSION {}")),
 )
-"""How each MPI's header tells its version; Intel's also calls itself MPICH, so it is asked first."""
+"""How each MPI's header states its version; Intel's also calls itself MPICH, so it comes first."""
 
 INSTALL = {
     "g++": ("g++", "gcc-c++"),
@@ -49,8 +49,8 @@ class Program:
         return f"{self.kind} {self.version}".strip()
 
 
-def find_mpirun(target: Target) -> Program | None:
-    """``mpirun`` as a job finds it, and whose it is."""
+def find_mpirun(target: PythonEnvironment) -> Program | None:
+    """Find ``mpirun`` as a job finds it, and which MPI it belongs to."""
     path = target.program("mpirun") or target.program("mpiexec")
     if path is None:
         return None
@@ -62,12 +62,12 @@ def find_mpirun(target: Target) -> Program | None:
     return Program(path, "MPI of an unknown kind", first[:40])
 
 
-def find_compilers(target: Target) -> dict[str, Program | None]:
-    """g++, cmake, ninja, make."""
+def find_compilers(target: PythonEnvironment) -> dict[str, Program | None]:
+    """Find g++, cmake, ninja and make."""
     return {name: _tool(name, target) for name in COMPILERS}
 
 
-def _tool(name: str, target: Target) -> Program | None:
+def _tool(name: str, target: PythonEnvironment) -> Program | None:
     path = target.program(name)
     if path is None:
         return None
@@ -75,8 +75,8 @@ def _tool(name: str, target: Target) -> Program | None:
     return Program(path, name, match[1] if match else "")
 
 
-def mpi_headers(target: Target) -> Program | None:
-    """The MPI that a C++ program is compiled with; None where ``mpi.h`` cannot be included.
+def mpi_headers(target: PythonEnvironment) -> Program | None:
+    """Return the MPI that a C++ program is compiled with; None where ``mpi.h`` cannot be included.
 
     ``mpicxx`` alone proves nothing: distributions ship it with the runtime and the headers apart.
     """
@@ -97,8 +97,8 @@ def _macro(form: str, text: str) -> str | None:
     return match[1] if match else None
 
 
-def how_to_get(name: str) -> str:
-    """The command that installs it on this machine."""
+def install_command(name: str) -> str:
+    """Return the command that installs a program on this machine."""
     debian, redhat = INSTALL[name]
     if shutil.which("apt-get"):
         return f"apt-get install {debian}"
@@ -107,10 +107,10 @@ def how_to_get(name: str) -> str:
     return f"module avail   (a module with {name}; on Debian the package is {debian})"
 
 
-def _output(words: list[str], target: Target, text: str = "") -> str:
+def _output(words: list[str], target: PythonEnvironment, text: str = "") -> str:
     try:
         done = subprocess.run(
-            words, input=text, env=target.environ(), capture_output=True, text=True,
+            words, input=text, env=target.process_environment(), capture_output=True, text=True,
             timeout=20, check=False, errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What a Python has, told from inside it: the text of this file is run by that interpreter.
+"""Reports the packages of a Python interpreter, which runs the text of this file.
 
 Standard library only, and no framework is imported: versions come from the packages' metadata, torch's
 abilities from its version file and the names in its library. Prints one line of JSON after ``MARK``.
@@ -26,7 +26,7 @@ PACKAGES = (
 
 
 def version_of(name: str) -> str | None:
-    """The installed version of a distribution."""
+    """Return the installed version of a distribution."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -34,7 +34,7 @@ def version_of(name: str) -> str | None:
 
 
 def folder_of(package: str) -> Path | None:
-    """Where a package lies, without importing it."""
+    """Return the folder of a package, without importing it."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -43,12 +43,12 @@ def folder_of(package: str) -> Path | None:
 
 
 def torch_facts() -> dict[str, Any] | None:
-    """Version, CUDA, ROCm and the collectives that were built in."""
+    """Return torch's version, CUDA, ROCm and the collectives that were built in."""
     folder = folder_of("torch")
     if folder is None:
         return None
-    named = assigned(folder / "version.py")
-    text = contents(folder / "lib" / "libtorch_python.so")
+    named = read_assignments(folder / "version.py")
+    text = map_file(folder / "lib" / "libtorch_python.so")
     groups = {"gloo": b"c10d16ProcessGroupGloo", "nccl": b"c10d16ProcessGroupNCCL",
               "mpi": b"c10d15ProcessGroupMPI"}  # fmt: skip
     built = {name: text is not None and text.find(symbol) >= 0 for name, symbol in groups.items()}
@@ -56,8 +56,8 @@ def torch_facts() -> dict[str, Any] | None:
     return {"version": version, "cuda": named.get("cuda"), "rocm": named.get("hip"), **built}
 
 
-def assigned(path: Path) -> dict[str, Any]:
-    """The plain values that a small Python file assigns."""
+def read_assignments(path: Path) -> dict[str, Any]:
+    """Return the constants that a small Python file assigns."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError):
@@ -71,8 +71,8 @@ def assigned(path: Path) -> dict[str, Any]:
     return values
 
 
-def contents(path: Path) -> mmap.mmap | None:
-    """A file to search in, without reading all of it at once."""
+def map_file(path: Path) -> mmap.mmap | None:
+    """Map a file to search in, without reading all of it at once."""
     try:
         with open(path, "rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -81,7 +81,7 @@ def contents(path: Path) -> mmap.mmap | None:
 
 
 def horovod_facts() -> dict[str, Any] | None:
-    """The frameworks that Horovod was built for, with their versions then."""
+    """Return the frameworks that Horovod was built for, with their versions then."""
     folder = folder_of("horovod")
     if folder is None:
         return None
@@ -94,7 +94,7 @@ def horovod_facts() -> dict[str, Any] | None:
 
 
 def nccl_folder() -> str | None:
-    """NCCL's headers and library as pip installs them beside torch."""
+    """Return the folder of NCCL's headers and library as pip installs them beside torch."""
     for place in sys.path:
         folder = Path(place, "nvidia", "nccl")
         if (folder / "include" / "nccl.h").exists():
@@ -102,7 +102,7 @@ def nccl_folder() -> str | None:
     return None
 
 
-def managed() -> bool:
+def is_managed() -> bool:
     """Whether the distribution forbids pip here (PEP 668); a venv is free."""
     if sys.prefix != sys.base_prefix:
         return False
@@ -110,7 +110,7 @@ def managed() -> bool:
 
 
 def python_facts() -> dict[str, Any]:
-    """The interpreter itself."""
+    """Return facts about the interpreter itself."""
     include = sysconfig.get_path("include")
     return {
         "executable": sys.executable,
@@ -122,12 +122,12 @@ def python_facts() -> dict[str, Any]:
         "headers": Path(include, "Python.h").exists(),
         "include": include,
         "venv": importlib.util.find_spec("ensurepip") is not None,
-        "managed": managed(),
+        "managed": is_managed(),
     }
 
 
 def main() -> None:
-    """Print what was found."""
+    """Print all facts as one line."""
     sys.path[:] = [
         path for path in sys.path if path
     ]  # not the user's folder, which may hold torch.py

@@ -1,4 +1,4 @@
-"""Long commands: logged line by line, and ended with all that they started."""
+"""Runs long commands: their output is logged, and a signal ends them with all their children."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_logged(
     cwd: Path | None = None,
     on_line: OnLine | None = None,
 ) -> int:
-    """Run a command in a session of its own; an interruption of ours ends the whole of it."""
+    """Run a command in its own session; Ctrl-C ends it with all its children."""
     log.write(f"$ {join(words)}\n")
     log.flush()
     process = subprocess.Popen(
@@ -42,14 +42,14 @@ def run_logged(
                 on_line(line.rstrip("\n"))
         return process.wait()
     except BaseException:
-        end_group(process)
+        kill_process_group(process)
         raise
     finally:
         process.stdout.close()
 
 
-def end_group(process: subprocess.Popen[str]) -> None:
-    """TERM to all, then KILL to what is left."""
+def kill_process_group(process: subprocess.Popen[str]) -> None:
+    """Send TERM to all processes of the group, then KILL to those that are left."""
     for number, wait in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -58,8 +58,8 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """TERM and HUP end us as Ctrl-C does: through the code that cleans up."""
+def exit_on_signals() -> Iterator[None]:
+    """Make TERM and HUP end this process as Ctrl-C does: through the code that cleans up."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -74,15 +74,15 @@ def ended_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def held_signals() -> Iterator[None]:
-    """Ctrl-C and its like wait until the block has ended: for the seconds of an installation."""
-    came: list[int] = []
+def defer_signals() -> Iterator[None]:
+    """Deliver Ctrl-C, TERM and HUP after the block: for the seconds of an installation."""
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in numbers}
+    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
-        os.kill(os.getpid(), came[0])
+    if received:
+        os.kill(os.getpid(), received[0])

@@ -1,8 +1,7 @@
-"""What a package says of itself only once it is loaded: asked in a process of its own.
+"""Imports a package in a separate process to learn what only its compiled part knows.
 
-Horovod knows what it was built with only through its compiled part, and mpi4py which MPI library it
-finds only by loading it. Either may crash or hang, so each is asked apart, with a limit, and what went
-wrong is told in one line.
+Horovod reports what it was built with, mpi4py which MPI library it loads. Either may crash or hang, so
+each runs in its own process with a time limit, and a failure becomes one line.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any
 
-from allranks.integrations.frameworks.target import Target
+from allranks.integrations.frameworks.python_environment import PythonEnvironment
 
 MARK = "allranks-answer:"
 LIMIT = 120.0
 TRIAL = 900.0
 """Seconds for a trial after a build of minutes: a busy machine must not throw that away."""
 
-_TELL = f"""
+_REPORT = f"""
 import json
 parts = ("gloo", "mpi", "nccl", "cuda", "rocm")
 built = {{part: bool(getattr(hvd, part + "_built")()) for part in parts}}
@@ -46,7 +45,7 @@ mpi4py.rc.initialize = False
 from mpi4py import MPI
 print({MARK!r} + json.dumps({{"library": MPI.Get_library_version()}}))
 """
-ALONE = {
+_ONE_PROCESS = {
     "HOROVOD_CONTROLLER": "gloo",
     "HOROVOD_CPU_OPERATIONS": "gloo",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -56,44 +55,52 @@ ALONE = {
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What it said, or why it said nothing."""
+class ImportResult:
+    """What the package reported, or why it could not be imported."""
 
-    said: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
 
 
-def ask_horovod(target: Target, part: str, *, run: bool = False, **env: str) -> Answer:
-    """What Horovod's ``torch`` or ``tensorflow`` part was built with; ``run`` also sums a tensor."""
+def probe_horovod(
+    target: PythonEnvironment, part: str, *, run: bool = False, **env: str
+) -> ImportResult:
+    """Report what Horovod's ``torch`` or ``tensorflow`` part was built with; ``run`` also sums a tensor."""
     load, use = {"torch": (_TORCH, _TORCH_RUN), "tensorflow": (_TENSORFLOW, _TENSORFLOW_RUN)}[part]
-    code = load + (use if run else "") + _TELL
+    code = load + (use if run else "") + _REPORT
     limit = TRIAL if run else LIMIT
-    return ask(target, code, f"import horovod.{part}", {**ALONE, **env}, limit)
+    return run_probe(target, code, f"import horovod.{part}", {**_ONE_PROCESS, **env}, limit)
 
 
-def ask_mpi4py(target: Target) -> Answer:
-    """The MPI library that mpi4py loads."""
-    answer = ask(target, _MPI4PY, "from mpi4py import MPI")
-    library = answer.said.get("library", "").partition(",")[0].partition("\n")[0]
-    return Answer({"library": " ".join(library.replace("Version:", "").split())}, answer.problem)
+def probe_mpi4py(target: PythonEnvironment) -> ImportResult:
+    """Report the MPI library that mpi4py loads."""
+    answer = run_probe(target, _MPI4PY, "from mpi4py import MPI")
+    library = answer.values.get("library", "").partition(",")[0].partition("\n")[0]
+    return ImportResult(
+        {"library": " ".join(library.replace("Version:", "").split())}, answer.problem
+    )
 
 
-def ask(
-    target: Target, code: str, title: str, env: dict[str, str] | None = None, limit: float = LIMIT
-) -> Answer:
-    """Run ``code`` in the target and read its answer."""
+def run_probe(
+    target: PythonEnvironment,
+    code: str,
+    title: str,
+    env: dict[str, str] | None = None,
+    limit: float = LIMIT,
+) -> ImportResult:
+    """Run ``code`` in the environment and read its report."""
     try:
         done = subprocess.run(
             [target.python, "-c", "import sys; sys.path[:] = [p for p in sys.path if p]\n" + code],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            env=target.environ(**(env or {})), timeout=limit, check=False,
+            env=target.process_environment(**(env or {})), timeout=limit, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Answer(problem=f"{title} did not end within {limit:.0f} s")
+        return ImportResult(problem=f"{title} did not end within {limit:.0f} s")
     for line in done.stdout.splitlines():
         if line.startswith(MARK) and done.returncode == 0:
-            return Answer(json.loads(line.removeprefix(MARK)))
-    return Answer(problem=f"{title}: {_why(done.returncode, done.stderr)}")
+            return ImportResult(json.loads(line.removeprefix(MARK)))
+    return ImportResult(problem=f"{title}: {_why(done.returncode, done.stderr)}")
 
 
 def _why(code: int, text: str) -> str:

@@ -11,7 +11,7 @@ from allranks.cli.follow_run import print_outcome
 from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus
 from allranks.runs.run import Run
-from allranks.runtime.agent.first_error import summary
+from allranks.runtime.agent.failures import summary
 from allranks.schedulers import run_state as module
 from allranks.schedulers import run_statuses
 from command_rig import Allranks

@@ -149,7 +149,7 @@ def show_line(line: LogLine, *, task: str = "", as_json: bool = False) -> None:
 
 def show_first_error(run: Run) -> None:
     """Print the first error of the last attempt, after all other lines."""
-    from allranks.runtime.agent.first_error import summary
+    from allranks.runtime.agent.failures import summary
 
     last = run.last_attempt
     if last is not None and (text := summary(last.path)):

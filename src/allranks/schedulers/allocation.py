@@ -20,7 +20,7 @@ from allranks.runtime.agent.linux_processes import die_with
 from allranks.runtime.world.hostlist import expand_counts
 from allranks.schedulers.base import StartedRun
 from allranks.schedulers.foreground import ForegroundScheduler
-from allranks.schedulers.launcher_watch import Watch
+from allranks.schedulers.launcher_watch import LauncherWatch
 from allranks.schedulers.run_setup import keep_allranks, keep_code, keep_strict_files, make_run
 
 
@@ -119,4 +119,4 @@ def _run_script(run: Run, secrets: Mapping[str, str]) -> int:
         preexec_fn=lambda: die_with(me),
     )
     note_process(run)
-    return Watch(process, group=True).wait()
+    return LauncherWatch(process, own_session=True).wait()

@@ -1,4 +1,4 @@
-"""Waiting for a launcher, and passing on to it what a user or a system tells us."""
+"""Wait for a launcher, and forward the signals that this process receives."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ import subprocess
 from collections.abc import Callable
 from types import FrameType
 
-from allranks.runtime.agent.linux_processes import agents_below, send
+from allranks.core.background_thread import background_thread
+from allranks.runtime.agent.attempt_files import AttemptFiles
+from allranks.runtime.agent.console import Display
+from allranks.runtime.agent.linux_processes import CaughtSignal, agents_below, send
+from allranks.runtime.agent.rank_output import Child, RankOutput
+from allranks.runtime.agent.supervisor import (
+    DEFAULT_TERM_GRACE,
+    STOPPING,
+    Exits,
+    Grace,
+    Supervisor,
+    ThreadEvents,
+    read_grace,
+)
 
-GRACE, TOLD_GRACE = 15.0, 65.0
-"""Seconds that a launcher has to end its ranks after Ctrl-C, and after TERM: ranks may be saving."""
+_MARGIN = 5.0
+"""Seconds for the agents to end, after the grace time that they give their ranks."""
 
 
-class Watch:
-    """Waits for the launcher and passes signals on to it.
+class LauncherWatch(Supervisor):
+    """Waits for the launcher and forwards signals to it.
 
     Ctrl-C on a terminal reaches the launcher by itself. TERM, USR1 and USR2 go to the agents around
     the ranks, which may want to save: launchers would end them before they have. A second signal that
@@ -23,59 +36,66 @@ class Watch:
     then ends what it left.
     """
 
-    STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+    HANDLED = (*STOPPING, signal.SIGUSR1, signal.SIGUSR2)
 
-    def __init__(self, process: subprocess.Popen[bytes], group: bool = False) -> None:
-        self.process = process
-        self.group = group
+    def __init__(self, process: subprocess.Popen[bytes], own_session: bool = False) -> None:
+        self._wait_events = ThreadEvents()
+        output = RankOutput([], Display(), AttemptFiles(None, print))
+        super().__init__([Child(process.pid)], self._wait_events, output, _launcher_grace())
+        self._process = process
+        self._own_session = own_session
         """The process leads a session of its own, so no Ctrl-C reaches it but through us."""
-        self.asked = False
+        self.is_stopped = False
+        """Whether this process was asked to stop."""
         self.code = 0
 
-    def wait(self, beside: Callable[[], object] = lambda: None) -> int:
-        """The exit code as a shell gives it; ``beside`` is done while the launcher runs."""
-        before = {
-            number: signal.signal(number, self._handle)
-            for number in (*self.STOPPING, *self.PASSED_ON, signal.SIGALRM)
-        }
+    def wait(self, meanwhile: Callable[[], object] = lambda: None) -> int:
+        """Return the exit code as a shell gives it; ``meanwhile`` runs beside the launcher."""
+        before = {number: signal.signal(number, self._post) for number in self.HANDLED}
+        thread = background_thread(self.watch, "allranks launcher")
+        self._wait_events.wait_for(self._process)
+        thread.start()
         try:
-            beside()
-            code = self.process.wait()
+            meanwhile()
+            thread.join()
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
-        self.code = code if code >= 0 else 128 - code
         return self.code
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if number in self.PASSED_ON:
-            self._send(number)
-            return
-        if self.asked and number != signal.SIGTERM:
-            self._send(signal.SIGKILL)
-        elif self.group and not self.asked:
-            self._send(signal.SIGTERM)
-        elif not self.asked and (number != signal.SIGINT or not os.isatty(0)):
-            self._send(number)
-        if not self.asked:
-            signal.setitimer(signal.ITIMER_REAL, _grace(number))
-        self.asked = True
+    def _post(self, number: int, frame: FrameType | None) -> None:
+        self.is_stopped = self.is_stopped or number in STOPPING
+        self._wait_events.post(number)
 
-    def _send(self, number: int) -> None:
-        if self.process.poll() is not None:
-            return
-        if number in (signal.SIGTERM, *self.PASSED_ON) and not self.group:
-            send(agents_below(self.process.pid) or [self.process.pid], number)
-        elif not self.group:
-            self.process.send_signal(number)
-        elif number not in self.PASSED_ON:
-            os.killpg(self.process.pid, number)
+    def on_exits(self, ended: Exits) -> None:
+        [(_, code)] = ended
+        self.code = code if code >= 0 else 128 - code
+
+    def has_reached_children(self, caught: CaughtSignal) -> bool:
+        return caught.number == signal.SIGINT and not self._own_session and os.isatty(0)
+
+    def forward(self, number: int) -> None:
+        if not self._own_session:
+            self._signal_agents(number)
+
+    def terminate(self, number: int) -> None:
+        if self._own_session:
+            send([-self._process.pid], signal.SIGTERM)
+        elif number == signal.SIGTERM:
+            self._signal_agents(number)
+        else:
+            super().terminate(number)
+
+    def kill(self) -> None:
+        send([-self._process.pid if self._own_session else self._process.pid], signal.SIGKILL)
+
+    def _signal_agents(self, number: int) -> None:
+        pid = self._process.pid
+        send(agents_below(pid) or [pid], number)
 
 
-def _grace(number: int) -> float:
-    """Seconds for the agents to end their ranks, after the grace time that those have themselves."""
-    given = os.environ.get("ALLRANKS_GRACE", "")
-    usual = TOLD_GRACE if number == signal.SIGTERM else GRACE
-    return float(given) + 5 if given.replace(".", "", 1).isdigit() else usual
+def _launcher_grace() -> Grace:
+    failed, terminated = read_grace(os.environ)
+    if terminated is None:  # in an allocation, which may last for days
+        terminated = DEFAULT_TERM_GRACE
+    return Grace(failed + _MARGIN, terminated + _MARGIN)

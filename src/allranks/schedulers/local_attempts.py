@@ -19,12 +19,12 @@ from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
 from allranks.runs.run_process import note_process
 from allranks.runtime.agent.attempt_end import AttemptEnd, end_attempt
-from allranks.runtime.agent.first_error import summary
+from allranks.runtime.agent.failures import summary
 from allranks.runtime.agent.linux_processes import die_with
+from allranks.runtime.agent.orphans import sweep
 from allranks.runtime.agent.requeue_policy import RequeuePolicy
-from allranks.runtime.agent.sweep import sweep
 from allranks.runtime.world.endpoints import derived_port, free_port
-from allranks.schedulers.launcher_watch import Watch
+from allranks.schedulers.launcher_watch import LauncherWatch
 from allranks.schedulers.local_setup import wrap_command
 
 
@@ -79,7 +79,7 @@ def _run_attempt(
     if code and failure and launcher.wraps_ranks and plan.launcher != "srun":
         code = failure.exit_code or code  # other launchers turn every failure into a 1
         print(summary(attempt.path), file=sys.stderr)
-    return AttemptEnd(attempt, code, local_policy(plan), terminated=watch.asked)
+    return AttemptEnd(attempt, code, local_policy(plan), terminated=watch.is_stopped)
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[s
 
 def _supervise(
     words: list[str], env: dict[str, str], plan: Plan, beside: Callable[[], object]
-) -> Watch:
+) -> LauncherWatch:
     """Start the launcher and wait for it; signals are passed on while ``beside`` runs."""
     me = os.getpid()
     try:
@@ -153,6 +153,6 @@ def _supervise(
             f"{words[0]} is not on the PATH. Install it, activate its environment, "
             "or choose another --launcher."
         ) from None
-    watch = Watch(process)
+    watch = LauncherWatch(process)
     watch.wait(beside)
     return watch

@@ -18,7 +18,7 @@ from allranks.runs.attempt import attempt_numbers
 from allranks.runs.progress_file import own_attempt
 from allranks.runs.run import Run
 from allranks.runs.run_process import note_process
-from allranks.runtime.world.local_ranks import last_words
+from allranks.runtime.agent.local_ranks import before_exit
 from allranks.train.config import TrainConfig
 
 _own: dict[str, Path] = {}
@@ -120,5 +120,5 @@ def _new_run(root: str, name: str) -> Path:
             write_json(attempt.path / "end.json", {"exit_code": code, "end": now()})
 
     atexit.register(end)
-    last_words.append(end)
+    before_exit.append(end)
     return run.path

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 
 from allranks.errors import AllranksError, UsageError
+from allranks.runtime.agent.spawn import ensure_ranks
 from allranks.runtime.world import horovod_init as horovod
 from allranks.runtime.world.model import World
 from allranks.runtime.world.process_group import init, started_here, world
-from allranks.runtime.world.spawn import ensure_ranks
 from allranks.train.config import TrainConfig
 from allranks.train.seeds import be_deterministic, seed_rank
 from allranks.train.strategies.base import Strategy

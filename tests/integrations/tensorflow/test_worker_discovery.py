@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from allranks.errors import WorldError
 from allranks.integrations.tensorflow.cluster import configure
-from allranks.runtime.agent import tensorflow_variables as agent
-from allranks.runtime.agent.placement import Place
+from allranks.runtime.agent import rank_environment as agent
+from allranks.runtime.agent.rank_environment import RankPlacement
 from allranks.runtime.world.detection import detect
 from allranks.runtime.world.endpoints import derived_port
 from allranks.runtime.world.model import World
@@ -105,12 +106,12 @@ def test_workers_are_reached_past_a_web_proxy() -> None:
 def test_an_agent_speaks_for_the_ranks_of_its_node(
     per_node: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "_known", {})
+    monkeypatch.setattr(agent, "_node_workers", {})
 
     def node(number: int) -> list[str]:
         return [
             agent.tensorflow_variables(
-                Place(number * per_node + local, 2 * per_node, local, per_node, number, 2,
+                RankPlacement(number * per_node + local, 2 * per_node, local, per_node, number, 2,
                       "127.0.0.1", 24000 + per_node, "x", "fork", ""), {}
             )["TF_CONFIG"]
             for local in range(per_node)
@@ -123,15 +124,13 @@ def test_an_agent_speaks_for_the_ranks_of_its_node(
     assert len(set(configs[0]["cluster"]["worker"])) == 2 * per_node
 
 
-def test_a_node_without_gpus_is_counted_for_the_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = _world(0, 2)
+def test_a_node_without_gpus_is_counted_for_the_resolver(tmp_path: Path) -> None:
     step = {"SLURM_STEP_ID": "0", "PATH": "/nowhere"}
-    monkeypatch.setattr(agent, "_DRIVERS", ("/nowhere",))
-    assert agent._counted_devices(here, step) == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert agent._counted_devices(here, {**step, "CUDA_VISIBLE_DEVICES": ""}) == {}
-    assert agent._counted_devices(here, {"PATH": "/nowhere"}) == {}
-    monkeypatch.setattr(agent, "_DRIVERS", ("/",))
-    assert agent._counted_devices(here, step) == {}
+    assert agent.resolver_devices(2, step, tmp_path) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert agent.resolver_devices(2, {**step, "CUDA_VISIBLE_DEVICES": ""}, tmp_path) == {}
+    assert agent.resolver_devices(2, {"PATH": "/nowhere"}, tmp_path) == {}
+    (tmp_path / "dev/kfd").mkdir(parents=True)
+    assert agent.resolver_devices(2, step, tmp_path) == {}
 
 
 def test_horovod_is_given_the_keras_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,9 +71,9 @@ class Rig:
         return [text for _, stream, text in parts if stream == kind]
 
     def alive(self) -> list[int]:
-        from allranks.runtime.agent.sweep import members
+        from allranks.runtime.agent.orphans import launch_processes
 
-        return [pid for pid in members(self.session) if not _zombie(pid)]
+        return [pid for pid in launch_processes(self.session) if not _zombie(pid)]
 
 
 def _zombie(pid: int) -> bool:

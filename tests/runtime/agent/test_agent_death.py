@@ -102,7 +102,7 @@ def test_kill_9_of_the_agent_leaves_nothing(rig: Rig, mode: str) -> None:
 
 
 def test_sweep_ends_what_left_its_session(rig: Rig) -> None:
-    from allranks.runtime.agent.sweep import sweep
+    from allranks.runtime.agent.orphans import sweep
 
     agent = rig.start_ranks("exec", 2, rig.script(WORKERS))
     assert ready(rig, 2)

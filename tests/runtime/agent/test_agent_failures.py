@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from allranks.runs.attempt import Failure
-from allranks.runtime.agent.failures import Tail, describe, last_traceback
-from allranks.runtime.agent.first_error import summary
+from allranks.runtime.agent.failures import Tail, describe, last_traceback, summary
 
 TRACE = """Traceback (most recent call last):
   File "a.py", line 1, in <module>

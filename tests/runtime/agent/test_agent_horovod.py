@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from allranks.errors import WorldError
-from allranks.runtime.agent.placement import Place
-from allranks.runtime.agent.rank_environment import rank_environment
+from allranks.runtime.agent.rank_environment import RankPlacement, rank_environment
 from allranks.runtime.world import horovod_init as horovod
 from allranks.runtime.world.horovod_rendezvous import (
     HorovodRendezvousServer,
@@ -22,8 +21,10 @@ from allranks.runtime.world.horovod_rendezvous import (
 TOLD = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "24001"}
 
 
-def place(rank: int = 3, launcher: str = "srun") -> Place:
-    return Place(rank, 4, rank % 2, 2, rank // 2, 2, "127.0.0.1", 24000, "node2", launcher, "")
+def place(rank: int = 3, launcher: str = "srun") -> RankPlacement:
+    return RankPlacement(
+        rank, 4, rank % 2, 2, rank // 2, 2, "127.0.0.1", 24000, "node2", launcher, ""
+    )
 
 
 @pytest.fixture

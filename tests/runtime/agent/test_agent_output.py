@@ -9,7 +9,7 @@ import time
 
 from agent_rig import AGENT, Rig
 
-from allranks.runtime.agent.line_splitter import LONGEST, Lines
+from allranks.runtime.agent.rank_output import LONGEST_LINE, LineBuffer
 
 LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z [oe] ")
 
@@ -64,16 +64,16 @@ def test_progress_bars_leave_their_last_state(rig: Rig, mode: str) -> None:
 def test_lines_in_any_pieces() -> None:
     text = "a\nbär\r\n\rx 1\rx 2\n\nend".encode()
     for size in range(1, len(text) + 1):
-        lines = Lines()
+        lines = LineBuffer()
         out = b"".join(lines.feed(text[at : at + size]) for at in range(0, len(text), size))
         assert (out + lines.close()).decode() == "a\nbär\nx 2\n\nend\n"
 
 
 def test_a_line_without_end_is_cut() -> None:
-    lines = Lines()
+    lines = LineBuffer()
     out = b"".join(lines.feed(b"x" * 65536) for _ in range(40)) + lines.close()
     assert out.count(b"x") == 40 * 65536
-    assert max(map(len, out.split(b"\n"))) <= LONGEST + 65536
+    assert max(map(len, out.split(b"\n"))) <= LONGEST_LINE + 65536
 
 
 def test_many_lines_fast_and_complete(rig: Rig, mode: str) -> None:
@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_written(rig: Rig) -> None:
     rig.env["ALLRANKS_ATTEMPT_DIR"] = "/proc/nowhere"
     result = rig.ranks("fork", 1, rig.script("print('on')"))
     assert (result.returncode, result.stdout) == (0, "on\n")
-    assert "allranks: no more log in /proc/nowhere/ranks/rank-00000.log" in result.stderr
+    assert "allranks: cannot write the log /proc/nowhere/ranks/rank-00000.log" in result.stderr
 
 
 def test_the_summary_is_the_last_thing(rig: Rig, mode: str) -> None:

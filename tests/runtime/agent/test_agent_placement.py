@@ -9,7 +9,7 @@ import pytest
 from agent_rig import Rig
 
 from allranks.errors import WorldError
-from allranks.runtime.agent.placement import place_node
+from allranks.runtime.agent.rank_environment import place_node
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_NODEID": "1",
         "MASTER_ADDR": "n1", "MASTER_PORT": "20001"}  # fmt: skip
@@ -42,7 +42,7 @@ def test_options_go_first() -> None:
     [
         (2, 0, {}, "2 nodes, but MASTER_ADDR and MASTER_PORT is not set"),
         (2, 0, {"MASTER_ADDR": "n1"}, "2 nodes, but MASTER_PORT is not set"),
-        (2, 2, STEP, "Node 2 of 2 cannot be"),
+        (2, 2, STEP, "Node rank 2 is not possible with 2 nodes"),
         (1, 0, {"MASTER_PORT": "x"}, "MASTER_PORT=x is not a port"),
     ],
 )

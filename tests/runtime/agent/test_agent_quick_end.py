@@ -7,7 +7,7 @@ import sys
 
 BEFORE = """
 import atexit, ctypes, os, sys
-from allranks.runtime.agent.fast_exit import skip_preloaded_destructors
+from allranks.runtime.agent.script_runner import skip_preloaded_destructors
 libc = ctypes.CDLL(None)
 libc.__cxa_atexit.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 def at_c_exit(text):

@@ -11,7 +11,7 @@ import pytest
 from agent_rig import AGENT, Rig, wait_for
 
 from allranks.runtime.agent.linux_processes import agents_below
-from allranks.runtime.agent.rank_launch import _grace
+from allranks.runtime.agent.supervisor import read_grace
 
 RANK = """
     import os, signal, sys, time
@@ -80,11 +80,5 @@ def test_block_signals_reports_a_missing_command(rig: Rig) -> None:
         ({"SLURM_JOB_ID": "1", "ALLRANKS_GRACE": "3"}, (3, 3)),
     ],
 )
-def test_the_time_to_end(
-    env: dict[str, str], grace: tuple[float, float | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("SLURM_JOB_ID", "ALLRANKS_GRACE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    assert tuple(_grace()) == grace
+def test_the_grace_time(env: dict[str, str], grace: tuple[float, float | None]) -> None:
+    assert tuple(read_grace(env)) == grace

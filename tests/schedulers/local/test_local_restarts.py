@@ -33,7 +33,7 @@ def test_crashed_ranks_start_again_and_then_fail_with_the_first_error(
     (tmp_path / "counts.py").write_text(COUNTS)
     done = allranks("run", "--nprocs", "2", "--restarts", "1", "counts.py", "9", "7", "9", "0")
     assert done.returncode == 7, done.stderr
-    assert "started again, restart 1 of 1." in done.stderr
+    assert "Restart 1 of 1 follows." in done.stderr
     assert "after 1 of 1 restarts" in done.stderr
     # A user who resumes it gets as many restarts again.
     again = allranks("resume", "last")

@@ -1,4 +1,4 @@
-"""``python -m allranks.runtime.agent``: its commands."""
+"""Run the commands of ``python -m allranks.runtime.agent``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable
 
 from allranks.errors import AllranksError
-from allranks.runtime.agent.agent_options import Options, read_options
+from allranks.runtime.agent.agent_options import AgentOptions, read_options
 from allranks.runtime.agent.rank_launch import run_rank, run_ranks
 
 
 def main(arguments: list[str]) -> object:
-    """What to hand to ``sys.exit``; in a forked rank too, where it is the script's end."""
+    """Run a command; returns the argument for ``sys.exit``, in a forked rank that of its script."""
     try:
         options = read_options(arguments)
         return VERBS[options.verb](options)
@@ -24,21 +24,21 @@ def main(arguments: list[str]) -> object:
         return 1
 
 
-def _block_signals(options: Options) -> None:
+def _block_signals(options: AgentOptions) -> None:
     """Run a launcher with TERM, USR1 and USR2 blocked: at one of them it would end its ranks."""
-    from allranks.runtime.agent.children import exec_with_blocked_signals
+    from allranks.runtime.agent.rank_processes import exec_with_blocked_signals
 
     exec_with_blocked_signals(options.command)
 
 
-def _summary(options: Options) -> int:
+def _summary(options: AgentOptions) -> int:
     """The first error on stderr; with an exit code given, the one to leave with on stdout.
 
     srun's own code is the highest of all tasks', so a rank that others' failure ended hides the cause.
     """
     from pathlib import Path
 
-    from allranks.runtime.agent.first_error import read_failures, summary
+    from allranks.runtime.agent.failures import read_failures, summary
 
     attempt = Path(options.attempt or ".")
     if text := summary(attempt):
@@ -49,7 +49,7 @@ def _summary(options: Options) -> int:
     return 0
 
 
-def _attempt_start(options: Options) -> int:
+def _attempt_start(options: AgentOptions) -> int:
     """Print one line for the job script: ``start``, ``resubmit`` (on other nodes) or ``stop CODE``."""
     from pathlib import Path
 
@@ -65,7 +65,7 @@ def _attempt_start(options: Options) -> int:
     return 0
 
 
-def _attempt_end(options: Options) -> int:
+def _attempt_end(options: AgentOptions) -> int:
     """Print one line for the job script: what follows, the exit code, and the job's state it holds for.
 
     The reason goes to stderr, below the first error if there is one.
@@ -79,7 +79,7 @@ def _attempt_end(options: Options) -> int:
         first_error,
         requeue_early,
     )
-    from allranks.runtime.agent.first_error import summary
+    from allranks.runtime.agent.failures import summary
     from allranks.runtime.agent.scontrol_facts import gone_nodes, read_job
 
     attempt = Attempt.open(Path(options.attempt or "."))
@@ -107,14 +107,29 @@ def _attempt_end(options: Options) -> int:
     return 0
 
 
-def _horovod_server(options: Options) -> int:
-    from allranks.runtime.agent.horovod_server import serve
+def _horovod_server(options: AgentOptions) -> int:
+    """Serve the rendezvous of Horovod's ranks until the shell that started this process ends.
 
-    serve(options.host, options.port)
+    Prints the address and the port in one line when ranks may connect. It listens on the address by
+    which this machine and ``--host`` reach each other, and on no other.
+    """
+    import signal
+
+    from allranks.runtime.agent.linux_processes import die_with
+    from allranks.runtime.world.endpoints import route_address
+    from allranks.runtime.world.horovod_rendezvous import open_rendezvous_server
+
+    shell = os.getppid()
+    with open_rendezvous_server(route_address(options.host)[0], options.port) as table:
+        die_with(shell)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        print(table.server_name, table.server_port, flush=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader takes one line and closes
+        table.serve_forever()
     return 0
 
 
-VERBS: dict[str, Callable[[Options], object]] = {
+VERBS: dict[str, Callable[[AgentOptions], object]] = {
     "ranks": run_ranks,
     "rank": run_rank,
     "block-signals": _block_signals,

@@ -1,4 +1,4 @@
-"""What the agent's commands take."""
+"""The command line of ``python -m allranks.runtime.agent``."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from allranks.errors import UsageError
 from allranks.runtime.agent.requeue_policy import RequeuePolicy
 
 USAGE = """\
-python -m allranks.runtime.agent ranks --nprocs N [options] -- COMMAND   start and watch a node's ranks
-python -m allranks.runtime.agent rank [options] -- COMMAND               watch the one rank that this is
+python -m allranks.runtime.agent ranks --nprocs N [options] -- COMMAND   start and supervise a node's ranks
+python -m allranks.runtime.agent rank [options] -- COMMAND               supervise the one rank that this is
 python -m allranks.runtime.agent block-signals -- COMMAND                run a launcher with TERM, USR1, USR2 blocked
-python -m allranks.runtime.agent summary ATTEMPT_DIR [EXIT_CODE]         print the first error of it
+python -m allranks.runtime.agent summary ATTEMPT_DIR [EXIT_CODE]         print its first error
 python -m allranks.runtime.agent attempt-start ATTEMPT_DIR [options]     may it start on these nodes
 python -m allranks.runtime.agent attempt-end ATTEMPT_DIR EXIT_CODE [options]  what follows it
-python -m allranks.runtime.agent horovod-server --host A --port N        let Horovod's ranks meet"""
+python -m allranks.runtime.agent horovod-server --host A --port N        serve the rendezvous of Horovod's ranks"""
 
 
-class Options(NamedTuple):
-    """The command line of the agent, read."""
+class AgentOptions(NamedTuple):
+    """The options of one agent command."""
 
     verb: str
     command: tuple[str, ...] = ()
@@ -35,9 +35,9 @@ class Options(NamedTuple):
     summary: bool = True
     local_rank_arg: str | None = None
     plain: bool = False
-    """The script starts its own ranks: it is told nothing about one."""
+    """The script starts its own ranks: it gets no rank variables."""
     peers: bool = False
-    """End when another rank of the attempt has failed, for launchers that do not see to it."""
+    """End when another rank of the attempt has failed, for launchers that let the others run."""
     attempt: str | None = None
     exit_code: int | None = None
     host: str = ""
@@ -57,23 +57,23 @@ class Options(NamedTuple):
     """Nodes that the job itself avoids."""
 
 
-def read_options(arguments: Sequence[str]) -> Options:
-    """The options, or a `UsageError`."""
+def read_options(arguments: Sequence[str]) -> AgentOptions:
+    """Return the options, or raise a `UsageError`."""
     ours, command = _split(arguments)
     found = _parser().parse_args(ours)
     if found.verb == "summary":
-        return Options("summary", attempt=found.attempt, exit_code=found.exit_code)
+        return AgentOptions("summary", attempt=found.attempt, exit_code=found.exit_code)
     if found.verb in ("attempt-start", "attempt-end"):
         return _attempt_options(found)
     if found.verb == "horovod-server":
-        return Options("horovod-server", host=found.host, port=found.port)
+        return AgentOptions("horovod-server", host=found.host, port=found.port)
     if not command:
         raise UsageError(f"No command to run. Write it after --, like this:\n{USAGE}")
     if found.verb == "block-signals":
-        return Options("block-signals", command)
+        return AgentOptions("block-signals", command)
     _check_show(found.show)
     if found.verb == "rank":
-        return Options(
+        return AgentOptions(
             "rank",
             command,
             found.prefix,
@@ -83,7 +83,7 @@ def read_options(arguments: Sequence[str]) -> Options:
         )
     if found.nprocs < 1:
         raise UsageError(f"--nprocs {found.nprocs}: a node has at least one rank.")
-    return Options(
+    return AgentOptions(
         "ranks",
         command,
         found.prefix,
@@ -98,9 +98,9 @@ def read_options(arguments: Sequence[str]) -> Options:
     )
 
 
-def _attempt_options(found: argparse.Namespace) -> Options:
+def _attempt_options(found: argparse.Namespace) -> AgentOptions:
     """Return the options of the commands between two attempts."""
-    return Options(
+    return AgentOptions(
         found.verb,
         attempt=found.attempt,
         exit_code=found.exit_code,
@@ -119,7 +119,7 @@ def _attempt_options(found: argparse.Namespace) -> Options:
 
 
 def shown_ranks(show: str, local: Sequence[int]) -> frozenset[int]:
-    """Those of our ranks that reach the console."""
+    """Return those of our ranks whose lines reach the console."""
     if show == "all":
         return frozenset(local)
     return frozenset(local) & {int(word) for word in show.split(",")}
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         help="run a launcher with the signals for ranks blocked",
         allow_abbrev=False,
     )
-    ranks = verbs.add_parser("ranks", help="start and watch a node's ranks", allow_abbrev=False)
+    ranks = verbs.add_parser("ranks", help="start and supervise a node's ranks", allow_abbrev=False)
     ranks.add_argument("--nprocs", type=int, required=True, help="ranks on this node")
     ranks.add_argument("--mode", choices=("fork", "exec"), default="exec")
     ranks.add_argument("--preload", default="", help="modules to import once, before the fork")
@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         "--no-summary", action="store_true", help="no block with the first error at the end"
     )
     ranks.add_argument("--plain", action="store_true", help="no rank variables: one bare process")
-    rank = verbs.add_parser("rank", help="watch the one rank that this is", allow_abbrev=False)
+    rank = verbs.add_parser("rank", help="supervise the one rank that this is", allow_abbrev=False)
     rank.add_argument("--local-rank-arg", metavar="NAME", help="append --NAME=N to the command")
     rank.add_argument("--peers", action="store_true", help="end when another rank has failed")
     for each in (ranks, rank):
@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
         "exit_code", nargs="?", type=int, help="print the first error's, else this"
     )
     _add_attempt_verbs(verbs)
-    server = verbs.add_parser("horovod-server", help="let Horovod's ranks find each other")
+    server = verbs.add_parser("horovod-server", help="serve the rendezvous of Horovod's ranks")
     server.add_argument("--host", required=True, help="the address to listen on, and no other")
     server.add_argument("--port", type=int, required=True)
     return parser

@@ -215,7 +215,7 @@ def _sentence(reason: str) -> str:
 
 def first_error(attempt: Path, code: int) -> int:
     """Return the exit code of the rank that failed first; launchers give another's, or always 1."""
-    from allranks.runtime.agent.first_error import read_failures
+    from allranks.runtime.agent.failures import read_failures
 
     failures = read_failures(attempt)
     return int(failures[0]["exit_code"]) if code and failures else code

@@ -1,7 +1,7 @@
-"""The files of the attempt folder: logs, what started, what failed.
+"""Write the files of the attempt folder: logs, records of started and failed ranks.
 
 Losing a file must never end a training run: when the disk is full or the folder is gone, the agent
-says so once and goes on without files.
+reports it once and continues without files.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import Any
 
 
 def stamp(seconds: float) -> str:
-    """UTC, ISO 8601 with microseconds."""
+    """Return a time as UTC in ISO 8601, with microseconds."""
     whole = int(seconds)
     clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
     return f"{clock}.{int((seconds - whole) * 1e6):06d}Z"
 
 
-class LogFile:
+class RankLog:
     """The log of one rank: append-only, one writer, one ``write`` per block of lines."""
 
-    def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path | None, report: Callable[[str], None]) -> None:
         self.path = path
-        self._say = say
+        self._report = report
         self._fd = -1
         if path:
             self._try(lambda: self._open(path))
 
     def append(self, error: bool, block: bytes, now: float) -> None:
-        """Lines that were read at ``now``."""
+        """Append lines that were read at ``now``."""
         if self._fd >= 0:
             head = f"{stamp(now)} {'e' if error else 'o'} ".encode()
             text = head + block[:-1].replace(b"\n", b"\n" + head) + b"\n"
             self._try(lambda: _write_all(self._fd, text))
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -52,7 +52,7 @@ class LogFile:
         try:
             action()
         except OSError as error:
-            self._say(f"allranks: no more log in {self.path}: {error.strerror}")
+            self._report(f"allranks: cannot write the log {self.path}: {error.strerror}")
             self.close()
 
 
@@ -62,32 +62,32 @@ def _write_all(fd: int, text: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-class Attempt:
+class AttemptFiles:
     """The attempt folder; without one (``ALLRANKS_ATTEMPT_DIR`` unset) nothing is written."""
 
-    def __init__(self, folder: str | None, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: str | Path | None, report: Callable[[str], None]) -> None:
         self.folder = Path(folder) if folder else None
-        self._say = say
+        self._report = report
 
-    def log(self, rank: int) -> LogFile:
-        """The log file of a rank."""
-        return LogFile(self.path("ranks", rank, "log"), self._say)
+    def log(self, rank: int) -> RankLog:
+        """Open the log file of a rank."""
+        return RankLog(self.path("ranks", rank, "log"), self._report)
 
-    def started(self, rank: int, facts: Mapping[str, Any]) -> None:
-        """A rank began."""
+    def write_start(self, rank: int, facts: Mapping[str, Any]) -> None:
+        """Record that a rank started."""
         self._json(self.path("ranks", rank, "json"), facts)
 
-    def failed(self, rank: int, facts: Mapping[str, Any]) -> None:
-        """A rank failed by itself."""
+    def write_failure(self, rank: int, facts: Mapping[str, Any]) -> None:
+        """Record that a rank failed by itself."""
         self._json(self.path("failures", rank, "json"), facts)
 
     @property
     def failures(self) -> Path | None:
-        """Where the failures of all ranks are written."""
+        """The folder with the failures of all ranks."""
         return self.folder / "failures" if self.folder else None
 
-    def environment(self, environment: Mapping[str, str]) -> None:
-        """What rank 0 saw, without the secrets."""
+    def write_environment(self, environment: Mapping[str, str]) -> None:
+        """Record the environment of rank 0, without the secrets."""
         if self.folder:
             from allranks.core.redaction import redact_environment
 
@@ -95,7 +95,7 @@ class Attempt:
             self._replace(self.folder / "environment.txt", "\n".join(lines) + "\n")
 
     def path(self, part: str, rank: int, suffix: str) -> Path | None:
-        """Where a file of a rank lies."""
+        """Return the path of a rank's file."""
         return self.folder / part / f"rank-{rank:05d}.{suffix}" if self.folder else None
 
     def _json(self, path: Path | None, facts: Mapping[str, Any]) -> None:
@@ -110,4 +110,4 @@ class Attempt:
             draft.write_text(text, encoding="utf-8", errors="replace")
             draft.replace(path)
         except OSError as error:
-            self._say(f"allranks: cannot write {path}: {error.strerror}")
+            self._report(f"allranks: cannot write {path}: {error.strerror}")

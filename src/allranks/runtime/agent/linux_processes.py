@@ -1,4 +1,4 @@
-"""What Linux offers to keep processes together: prctl, signalfd and ``/proc``."""
+"""Linux interfaces for supervising processes: prctl, signalfd and ``/proc``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SIGINFO_SIZE = 128
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Caught(NamedTuple):
-    """One signal that reached the agent."""
+class CaughtSignal(NamedTuple):
+    """One signal that this process received."""
 
     number: int
     code: int
 
 
 def become_subreaper() -> None:
-    """Orphans below us become our children, so that none can slip away by a double fork."""
+    """Adopt orphans below this process, so that none escapes by a double fork."""
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -55,8 +55,8 @@ def open_signals(numbers: Iterable[int]) -> int:
     return fd
 
 
-def read_signals(fd: int) -> list[Caught]:
-    """Every signal that waits on the descriptor."""
+def read_signals(fd: int) -> list[CaughtSignal]:
+    """Return every signal that is pending on the descriptor."""
     try:
         data = os.read(fd, 64 * _SIGINFO_SIZE)
     except BlockingIOError:
@@ -65,12 +65,12 @@ def read_signals(fd: int) -> list[Caught]:
     for at in range(0, len(data), _SIGINFO_SIZE):
         number = int.from_bytes(data[at : at + 4], "little")
         code = int.from_bytes(data[at + 8 : at + 12], "little", signed=True)
-        found.append(Caught(number, code))
+        found.append(CaughtSignal(number, code))
     return found
 
 
-class Process(NamedTuple):
-    """A line of ``/proc``."""
+class ProcessStat(NamedTuple):
+    """What ``/proc/PID/stat`` holds."""
 
     pid: int
     parent: int
@@ -78,8 +78,8 @@ class Process(NamedTuple):
     state: str
 
 
-def processes() -> dict[int, Process]:
-    """Every process that we can see."""
+def processes() -> dict[int, ProcessStat]:
+    """Return every process that is visible from here."""
     table = {}
     for entry in os.scandir("/proc"):
         name = entry.name
@@ -88,19 +88,19 @@ def processes() -> dict[int, Process]:
     return table
 
 
-def _read(pid: int) -> Process | None:
+def _read(pid: int) -> ProcessStat | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except OSError:
         return None
-    # The name stands in brackets and may itself hold spaces and brackets.
+    # The command name is in parentheses and may itself hold spaces and parentheses.
     fields = text[text.rfind(b")") + 2 :].split()
-    return Process(pid, int(fields[1]), int(fields[3]), fields[0].decode())
+    return ProcessStat(pid, int(fields[1]), int(fields[3]), fields[0].decode())
 
 
 def children() -> list[int] | None:
-    """Our direct children, zombies too; None where the kernel was built without that list."""
+    """Return our direct children, zombies too; None where the kernel has no such list."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return [int(word) for word in file.read().split()]
@@ -109,9 +109,9 @@ def children() -> list[int] | None:
 
 
 def descendants(root: int) -> list[int]:
-    """The living processes below ``root``, zombies left out."""
+    """Return the running processes below ``root``, without zombies."""
     table = processes()
-    children: dict[int, list[Process]] = {}
+    children: dict[int, list[ProcessStat]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
     found, queue = [], [root]
@@ -124,7 +124,7 @@ def descendants(root: int) -> list[int]:
 
 
 def agents_below(root: int) -> list[int]:
-    """The agents of ours that ``root`` is or has started, each the first on its branch."""
+    """Return the agents that ``root`` is or has started, the topmost on each branch."""
     children: dict[int, list[int]] = {}
     for process in processes().values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -132,7 +132,7 @@ def agents_below(root: int) -> list[int]:
     while queue:
         pid = queue.pop()
         if _is_agent(pid):
-            found.append(pid)  # what is below are its ranks
+            found.append(pid)  # below it are its ranks
         else:
             queue.extend(children.get(pid, ()))
     return found
@@ -144,12 +144,12 @@ def _is_agent(pid: int) -> bool:
             words = file.read().split(b"\0")
     except OSError:
         return False
-    # A launcher has the agent's words among its own, but not first.
+    # A launcher's command line has the agent's words too, but not first.
     return words[1:3] == [b"-m", b"allranks.runtime.agent"]
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Signal each process that is still there."""
+    """Signal each process that still exists."""
     for pid in pids:
         try:
             os.kill(pid, number)

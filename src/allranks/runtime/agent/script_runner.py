@@ -1,13 +1,14 @@
-"""Run a script in this process as ``python script.py`` or ``python -m module`` would.
+"""Run a script in a forked rank as ``python script.py`` or ``python -m module`` would.
 
-What a script can notice is kept: ``__main__``, ``sys.argv``, ``sys.path[0]``, tracebacks that begin
-at its own first line, exit codes, atexit handlers and threads (the interpreter ends in the normal
-way).
+What a script can notice is the same: ``__main__``, ``sys.argv``, ``sys.path[0]``, tracebacks that
+begin at its own first line, exit codes, atexit handlers and threads (the interpreter ends in the
+normal way). Only the destructors of preloaded libraries are skipped at the end.
 """
 
 from __future__ import annotations
 
 import builtins
+import ctypes
 import importlib.machinery
 import importlib.util
 import io
@@ -15,13 +16,16 @@ import os
 import signal
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+_INJECTED = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+"""Profilers and checkers write their reports at exit and were loaded before us."""
+
 
 def run(words: Sequence[str]) -> object:
-    """Run ``script.py …`` or ``-m module …``; returns what to hand to ``sys.exit``."""
+    """Run ``script.py …`` or ``-m module …``; returns the argument for ``sys.exit``."""
     fresh_state()
     sys.orig_argv = [sys.executable, *words]
     try:
@@ -44,13 +48,34 @@ def fresh_state() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     if "torch" in sys.modules:
-        from allranks.runtime.agent.fast_exit import skip_preloaded_destructors
-
         skip_preloaded_destructors()
     # ``random`` reseeds itself after a fork. numpy does not: all ranks would draw the same numbers.
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()
+
+
+def skip_preloaded_destructors(env: Mapping[str, str] = os.environ) -> bool:
+    """End this process without the exit handlers of preloaded libraries; False where that must not be.
+
+    The C++ destructors of torch unregister its operators one by one, a tenth of a start-up, for memory
+    that the kernel frees at once. At exit C runs what was registered last first. So our entry, made
+    right after the fork, comes after Python's own end and after the handlers of every library that the
+    script itself loaded (HDF5, MPI), and before those of the preloaded ones, which it skips.
+    """
+    if any(env.get(name) for name in _INJECTED):
+        return False
+    libc = ctypes.CDLL(None)
+    try:
+        on_exit, at_exit, leave, flush = libc.on_exit, libc.__cxa_atexit, libc._exit, libc.fflush
+    except AttributeError:  # not glibc
+        return False
+    on_exit.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    at_exit.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    # on_exit hands the exit status to the function: _exit(status). fflush(NULL) comes before it.
+    on_exit(ctypes.cast(leave, ctypes.c_void_p), None)
+    at_exit(ctypes.cast(flush, ctypes.c_void_p), None, None)
+    return True
 
 
 def _script(path: str, arguments: Sequence[str]) -> tuple[types.CodeType, types.ModuleType]:

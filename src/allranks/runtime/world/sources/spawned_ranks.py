@@ -1,4 +1,4 @@
-"""Ranks that a script started itself: `allranks.runtime.world.spawn` sets their variables.
+"""Ranks that a script started itself: `allranks.runtime.agent.spawn` sets their variables.
 
 The mark makes them the innermost word, since a rank inherits the variables of the srun task, or of
 the agent, that its caller runs in.

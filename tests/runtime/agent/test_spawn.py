@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher_variables import step
 from spawn_rig import PROBE, Start, adds_up
 
+from allranks.runtime.agent.spawn import names_a_program, relaunch_obstacle
 from allranks.runtime.world.detection import detect, launch_id
 from allranks.runtime.world.endpoints import free_port
-from allranks.runtime.world.relaunch import names_a_program
+from launcher_variables import step
 
 torch_too = pytest.mark.torch
 BIN = Path(sys.executable).parent
@@ -112,7 +112,7 @@ def test_ranks_that_come_after_training_began_are_refused(tmp_path):
     assert "nprocs=2 was asked for, but 1 rank is running" in err
 
 
-ASK = "from allranks.runtime.world.spawn import ensure_ranks as e; print(e({}).size)"
+ASK = "from allranks.runtime.agent.spawn import ensure_ranks as e; print(e({}).size)"
 
 
 def asked(tmp_path, nprocs, **env):
@@ -125,16 +125,16 @@ def asked(tmp_path, nprocs, **env):
         (
             {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0",
              "LOCAL_WORLD_SIZE": "4"},
-            "nprocs=2 gives way to the 4 ranks that torchrun started.\n",
+            "nprocs=2 is ignored: torchrun started 4 ranks.\n",
         ),
         (
             {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1",
              "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
-            "nprocs=2 gives way to the 1 rank that openmpi started.\n",
+            "nprocs=2 is ignored: openmpi started 1 rank.\n",
         ),
-        (step(0, 0, 0), "nprocs=2 gives way to the 4 ranks that srun started.\n"),
+        (step(0, 0, 0), "nprocs=2 is ignored: srun started 4 ranks.\n"),
         (step(1, 1, 0), ""),
-        ({"ALLRANKS_WORLD": "single"}, "nprocs=2 gives way to the 1 rank that ALLRANKS_WORLD states.\n"),
+        ({"ALLRANKS_WORLD": "single"}, "nprocs=2 is ignored: ALLRANKS_WORLD sets 1 rank.\n"),
     ],
 )  # fmt: skip
 def test_a_launchers_number_wins(tmp_path, env, told):
@@ -159,7 +159,7 @@ def test_under_torchrun_its_number_wins(tmp_path):
     assert code == 0, err
     assert adds_up(started.reports(), 2)
     assert {each["launcher"] for each in started.reports()} == {"torchrun"}
-    assert err.count("nprocs=3 gives way to the 2 ranks that torchrun started.") == 1
+    assert err.count("nprocs=3 is ignored: torchrun started 2 ranks.") == 1
 
 
 def one_per_node(node):
@@ -235,6 +235,4 @@ def test_a_process_that_cannot_be_started_again_is_told_what_to_type(tmp_path, l
 
 
 def test_pytest_itself_is_not_started_again():
-    from allranks.runtime.world.relaunch import relaunch_obstacle
-
     assert relaunch_obstacle() == "it runs pytest"

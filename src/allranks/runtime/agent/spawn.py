@@ -1,40 +1,52 @@
-"""``python train.py`` becomes several ranks when the script asks for them.
+"""Start the ranks that a script run by plain ``python train.py`` asks for with ``nprocs``.
 
 The process that asks becomes the first rank of its node and starts the missing ones by running its
 own command line again, with the variables of a rank. Every rank runs the whole script, as under
-torchrun: nothing is pickled or forked, lambdas and CUDA work, and what was trained is in the
-caller's own hands. srun with one task per node is the same case on each node.
+torchrun: nothing is pickled or forked, lambdas and CUDA work, and the trained model is in the
+caller's process. srun with one task per node is the same case on each node.
 
 ``ALLRANKS_SPAWNED`` marks these ranks. Its value is an id that they share: they find each other
-by it, take RANK and the rest as the truth, and start no further ranks.
+by it, trust RANK and the other variables, and start no further ranks.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from allranks.errors import UsageError
+from allranks.runtime.agent.console import print_line
+from allranks.runtime.agent.local_ranks import start_local_ranks
 from allranks.runtime.world import process_group
 from allranks.runtime.world.detection import launch_id
 from allranks.runtime.world.env_variables import number
-from allranks.runtime.world.local_ranks import LocalRanks
 from allranks.runtime.world.model import World
-from allranks.runtime.world.rank_output import say
-from allranks.runtime.world.relaunch import relaunch_command, relaunch_obstacle
 from allranks.runtime.world.sources.spawned_ranks import NAME as MARK
 
-_STARTERS = {
-    "environment": "that RANK and WORLD_SIZE state",
-    "kubernetes": "that RANK and WORLD_SIZE state",
-    "tensorflow": "that TF_CONFIG states",
-    "override": "that ALLRANKS_WORLD states",
+_SOURCES = {
+    "environment": "RANK and WORLD_SIZE set",
+    "kubernetes": "RANK and WORLD_SIZE set",
+    "tensorflow": "TF_CONFIG sets",
+    "override": "ALLRANKS_WORLD sets",
 }
-_begun = False
-"""A first call has settled how many ranks there are: some work may have been done with them."""
-_told = False
+_is_settled = False
+"""Whether a call has settled how many ranks there are: some work may have been done with them."""
+_is_reported = False
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # the folder was removed under us
+        return Path("/")
+
+
+_FOLDER = _working_folder()
+"""Where Python was started, as long as the script imports us before it changes the folder."""
 
 
 def ensure_ranks(nprocs: int | None, *, log_folder: Path | None = None) -> World:
@@ -44,7 +56,7 @@ def ensure_ranks(nprocs: int | None, *, log_folder: Path | None = None) -> World
     number that differs from a launcher's own. The output of the ranks that are started goes to
     ``ranks/`` in the run's attempt folder or in ``log_folder``, else to files that a good end removes.
     """
-    global _begun
+    global _is_settled
     here = process_group.world()
     if nprocs is not None and nprocs < 1:
         raise UsageError(f"nprocs={nprocs}: must be at least 1.")
@@ -54,19 +66,19 @@ def ensure_ranks(nprocs: int | None, *, log_folder: Path | None = None) -> World
         if _may_start(here, nprocs):
             here = _start(here, nprocs, log_folder)
         else:
-            _give_way(here, nprocs)
-    _begun = True
+            _keep_launcher_ranks(here, nprocs)
+    _is_settled = True
     return here
 
 
 def _may_start(here: World, nprocs: int) -> bool:
-    """Whether ranks are missing that no launcher was told to start."""
+    """Return whether ranks are missing that no launcher was asked to start."""
     one_per_node = here.launcher == "srun" and here.size == here.nodes and here.local_size == 1
     return nprocs > here.size and (here.launcher == "plain" or one_per_node)
 
 
 def _is_late() -> bool:
-    return _begun or process_group.is_running()
+    return _is_settled or process_group.is_running()
 
 
 def _start(here: World, nprocs: int, log_folder: Path | None) -> World:
@@ -88,19 +100,20 @@ def _start(here: World, nprocs: int, log_folder: Path | None) -> World:
     first = _variables(here, local)
     others = [first | _numbers(here.rank * local + at, at) for at in range(1, local)]
     base = {name: value for name, value in os.environ.items() if name not in _stale(here)}
-    base.setdefault("PYTHONUNBUFFERED", "1")  # a rank that dies must not take its last lines along
-    LocalRanks(_logs(log_folder)).start(relaunch_command(), [base | each for each in others])
+    base.setdefault("PYTHONUNBUFFERED", "1")  # a rank that dies must not lose its last lines
+    command = ([sys.executable, *sys.orig_argv[1:]], _FOLDER)
+    start_local_ranks(command, [base | each for each in others], _log_folder(log_folder))
     return _become(here, first | _numbers(here.rank * local, 0))
 
 
 def _variables(here: World, local: int) -> dict[str, str]:
-    """What all ranks of this node are told. All ranks share the mark, also over nodes."""
+    """Return the variables of all ranks of this node. All ranks share the mark, also over nodes."""
     alone = here.nodes == 1
     own = f"{os.getpid()}-{os.urandom(6).hex()}"
     values = {
         "WORLD_SIZE": str(here.nodes * local),
         "LOCAL_WORLD_SIZE": str(local),
-        # One task per node: where they are dealt out otherwise, task 0 is still where they meet.
+        # One task per node: with another distribution, the rendezvous is still at task 0.
         "NODE_RANK": str(here.rank),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, _cpus() // local)),
         MARK: own if alone else f"{launch_id(os.environ)}/spawn",
@@ -114,12 +127,12 @@ def _numbers(rank: int, local_rank: int) -> dict[str, str]:
 
 
 def _stale(here: World) -> tuple[str, ...]:
-    """On one node the ranks find a free port themselves: one in the environment may be taken."""
+    """Return the variables to drop: on one node a MASTER_PORT in the environment may be taken."""
     return () if here.port_is_given and here.nodes > 1 else ("MASTER_PORT",)
 
 
 def _become(here: World, variables: dict[str, str]) -> World:
-    """This process takes its own place among the ranks."""
+    """Make this process a rank by its variables; returns its world."""
     asked = os.environ.get("OMP_NUM_THREADS")
     for name in _stale(here):
         os.environ.pop(name, None)
@@ -130,10 +143,10 @@ def _become(here: World, variables: dict[str, str]) -> World:
     return process_group.read_again()
 
 
-def _logs(asked: Path | None) -> Path | None:
+def _log_folder(asked: Path | None) -> Path | None:
     attempt = os.environ.get("ALLRANKS_ATTEMPT_DIR")
     folder = Path(attempt) if attempt else asked
-    return None if folder is None else folder.absolute() / "ranks"
+    return None if folder is None else folder.absolute()
 
 
 def _cpus() -> int:
@@ -143,30 +156,77 @@ def _cpus() -> int:
 
 
 def _note_idle_nodes(here: World, nprocs: int) -> None:
-    """A batch script of several nodes that calls python without srun uses only the first."""
+    """Report that a batch script which calls python without srun uses only the first node."""
     nodes = number(os.environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES") or 1
     if here.launcher == "plain" and nodes > 1:
-        say(
+        print_line(
             f"All {nprocs} ranks start on {here.host}, though the job has {nodes} nodes. To use "
             "them all: srun --ntasks-per-node=1 python …"
         )
 
 
-def _give_way(here: World, nprocs: int) -> None:
-    """The launcher's number wins; rank 0 says so once."""
-    global _told
-    if here.is_main and not _told:
-        starter = _STARTERS.get(here.launcher, f"that {here.launcher} started")
+def _keep_launcher_ranks(here: World, nprocs: int) -> None:
+    """Keep the launcher's number of ranks; rank 0 reports it once."""
+    global _is_reported
+    if here.is_main and not _is_reported:
+        source = _SOURCES.get(here.launcher, f"{here.launcher} started")
         ranks = "1 rank" if here.size == 1 else f"{here.size} ranks"
-        say(f"nprocs={nprocs} gives way to the {ranks} {starter}.")
-    _told = True
+        print_line(f"nprocs={nprocs} is ignored: {source} {ranks}.")
+    _is_reported = True
 
 
 def _too_late(here: World, nprocs: int) -> UsageError:
-    """Ranks that start now would run the script from its beginning, this one is past that."""
+    """Return the error: ranks that start now would run the script from its beginning."""
     running = "1 rank is" if here.size == 1 else f"{here.size} ranks are"
     return UsageError(
         f"nprocs={nprocs} was asked for, but {running} running ({here.reason}), and their number "
         f"stays for the whole script.\nAsk for nprocs={nprocs} from the first Trainer on, or train "
         "in two scripts."
     )
+
+
+def relaunch_obstacle() -> str:
+    """Return why this process cannot be started a second time; empty when it can."""
+    reasons: dict[str, Callable[[], object]] = {
+        "it is a notebook": _is_notebook,
+        "it is interactive": lambda: hasattr(sys, "ps1") or sys.flags.inspect,
+        "its script was typed or came through a pipe": lambda: not names_a_program(sys.orig_argv),
+        # The test process itself, not a script that a test started.
+        "it runs pytest": lambda: "_pytest" in sys.modules and "PYTEST_CURRENT_TEST" in os.environ,
+        "it was started by multiprocessing": _is_worker,
+        # Linux ends the ranks with the thread that started them, so it must be the one that stays.
+        "this is not its main thread": lambda: (
+            threading.current_thread() is not threading.main_thread()
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds()), "")
+
+
+def names_a_program(words: list[str]) -> bool:
+    """Return whether Python's command line has a script, ``-m module`` or ``-c code``."""
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "-":
+            return False
+        if not word.startswith("-"):
+            return True
+        if word.startswith("--"):
+            next(rest, "")  # the one long option that runs a program: --check-hash-based-pycs HOW
+            continue
+        letters = word[1:]
+        value = min((letters.find(each) for each in "WX" if each in letters), default=len(letters))
+        if any(each in letters[:value] for each in "cm"):
+            return True
+        if value == len(letters) - 1:
+            next(rest, "")  # -W and -X take the next word, unless theirs is attached
+    return False
+
+
+def _is_notebook() -> bool:
+    ask = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return "ipykernel_launcher" in sys.orig_argv[:4] or bool(ask and ask() is not None)
+
+
+def _is_worker() -> bool:
+    ask = getattr(sys.modules.get("multiprocessing.process"), "parent_process", None)
+    return bool(ask and ask() is not None)

@@ -49,7 +49,7 @@ def host_list_ragged(size: int, _: Path) -> Work:
 def log_merge(size: int, folder: Path) -> Work:
     """Ten lines of each rank, merged by time."""
     from allranks.runs.attempt import Attempt
-    from allranks.runs.merged_logs import attempt_lines
+    from allranks.runs.log_lines import attempt_lines
 
     attempt = folder / f"merge-{size}" / "attempts" / "1"
     (attempt / "ranks").mkdir(parents=True)
@@ -68,7 +68,7 @@ def log_merge(size: int, folder: Path) -> Work:
 
 def log_tail(size: int, folder: Path) -> Work:
     """The last ten lines over all ranks, of the files made for the merge."""
-    from allranks.runs.merged_logs import read_logs
+    from allranks.runs.log_lines import read_logs
     from allranks.runs.run import Run
 
     run = Run.open(folder / f"merge-{size}")

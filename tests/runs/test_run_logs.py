@@ -12,9 +12,8 @@ import pytest
 from run_files import stamp, write_failure, write_log
 
 from allranks.runs import Run
-from allranks.runs import merged_logs as logs
-from allranks.runs.log_lines import LogLine
-from allranks.runs.merged_logs import attempt_lines, read_logs, read_plain
+from allranks.runs import log_lines as logs
+from allranks.runs.log_lines import LogLine, attempt_lines, read_logs, read_plain
 
 TRACEBACK = [
     "Traceback (most recent call last):",

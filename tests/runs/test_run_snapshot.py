@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import UsageError
-from allranks.runs.code_snapshot import take_snapshot
-from allranks.runs.git import without_credentials
+from allranks.runs.code_snapshot import take_snapshot, without_credentials
 
 
 def git(folder: Path, *words: str) -> str:

@@ -41,7 +41,7 @@ def logs(
         print_separator,
         show_line,
     )
-    from allranks.runs.merged_logs import read_logs
+    from allranks.runs.log_lines import read_logs
     from allranks.runs.run_lookup import find_run
 
     found = find_run(run)

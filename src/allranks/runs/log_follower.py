@@ -13,8 +13,15 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from allranks.runs.log_lines import LogLine, line_filter, parse_line, wanted_rank
-from allranks.runs.merged_logs import failure_line, plain_files, read_chunk
+from allranks.runs.log_lines import (
+    LogLine,
+    failure_line,
+    line_filter,
+    parse_line,
+    plain_files,
+    read_chunk,
+    wanted_rank,
+)
 from allranks.runs.run import Run
 
 _CHUNK = 256 << 10

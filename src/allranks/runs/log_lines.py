@@ -1,13 +1,172 @@
-"""A line of a rank's log, and which of them to show."""
+"""The logs of a run as one stream in the order of time.
+
+Each rank's file is in order already, so a k-way merge holds one chunk of each, whatever their
+size. Files are opened per chunk, not held open: 10 000 ranks exceed the usual limit of 1 024.
+"""
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
-from allranks.runs.atomic_files import parse_stamp
+from allranks.runs.atomic_files import open_file, parse_stamp
+from allranks.runs.attempt import Attempt, Failure
+from allranks.runs.run import Run
+
+_BUDGET = 64 << 20  # bytes of chunks in memory over all files
+_LEAST, _MOST = 4 << 10, 64 << 10
+_LONGEST = 64 << 10
+"""Bytes of a line in a tail; more than these are left out."""
+_BACK = 1 << 20
+"""Bytes that are read backwards at most for a few lines."""
+
+
+def read_logs(
+    run: Run,
+    *,
+    ranks: Collection[int] | None = None,
+    stream: str | None = None,
+    errors: bool = False,
+    tail: int | None = None,
+    attempt: int | None = None,
+) -> Iterator[LogLine]:
+    """Lines of all attempts in order, of the chosen ranks and stream (``o`` or ``e``).
+
+    ``errors`` keeps tracebacks, lines that name an error and the agent's records of failures;
+    ``tail`` the last so many. Runs without the agent have only Slurm's output: that is read then.
+    """
+    attempts = [one for one in run.attempts if attempt in (None, one.number)]
+    keep = line_filter(stream, errors)
+    last_ones = tail is not None and not errors and not stream
+    if not any(one.log_files() for one in attempts):
+        if last_ones and ranks is None:
+            return _plain_tail(run, tail or 0)
+        lines = filter(keep, read_plain(run)) if ranks is None else iter(())
+        return lines if tail is None else iter(deque(lines, tail))
+    if last_ones:
+        return _tail(attempts, ranks, tail or 0)
+    lines = (line for one in attempts for line in attempt_lines(one, ranks, errors) if keep(line))
+    return lines if tail is None else iter(deque(lines, tail))
+
+
+def attempt_lines(
+    attempt: Attempt, ranks: Collection[int] | None = None, failures: bool = False
+) -> Iterator[LogLine]:
+    """The merged lines of one attempt; with ``failures`` also the agent's records of them."""
+    files = {n: path for n, path in attempt.log_files().items() if wanted_rank(n, ranks)}
+    chunk = min(max(_BUDGET // max(len(files), 1), _LEAST), _MOST)
+    sources = [_rank_lines(path, attempt.number, rank, chunk) for rank, path in files.items()]
+    if failures:
+        failed = [one for one in attempt.failures() if wanted_rank(one.rank, ranks)]
+        sources.append(failure_line(attempt.number, failure) for failure in failed)
+    # Ties keep the order of ranks, since merge takes equal keys from the earlier source first.
+    return heapq.merge(*sources, key=_order)
+
+
+def _order(line: LogLine) -> str:
+    """A half-written failure record has no time; it comes last."""
+    return line.time or ("~" if line.stream == "f" else "")
+
+
+def read_plain(run: Run) -> Iterator[LogLine]:
+    """What Slurm wrote, without times: the job script's words, and copies of the ranks'."""
+    for number, path in enumerate(plain_files(run), 1):
+        for raw in _raw_lines(path, _MOST):
+            yield parse_line(raw, number, None, "")
+
+
+def plain_files(run: Run) -> list[Path]:
+    """``slurm-<jobid>.out`` files, in the order of the run's jobs."""
+    known = {f"slurm-{job}.out": place for place, job in enumerate(run.job_ids)}
+    files = run.path.glob("slurm-*.out")
+    return sorted(files, key=lambda file: (known.get(file.name, len(known)), file.name))
+
+
+def failure_line(attempt: int, failure: Failure) -> LogLine:
+    """The record of a failure as a line, for a rank that died without a word has no other."""
+    where = f" on {failure.host}" if failure.host else ""
+    text = f"rank {failure.rank} failed{where}: {failure.how}"
+    return LogLine(failure.time, attempt, failure.rank, "f", text)
+
+
+def _rank_lines(path: Path, attempt: int, rank: int, chunk: int) -> Iterator[LogLine]:
+    time = ""
+    for raw in _raw_lines(path, chunk):
+        line = parse_line(raw, attempt, rank, time)
+        time = line.time
+        yield line
+
+
+def _raw_lines(path: Path, chunk: int) -> Iterator[bytes]:
+    """The lines of a file, also a last one without its end."""
+    offset, rest = 0, b""
+    while data := read_chunk(path, offset, chunk):
+        offset += len(data)
+        *whole, rest = (rest + data).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def read_chunk(path: Path, offset: int, size: int) -> bytes:
+    """Bytes from there on; none at the end, or when the file is gone."""
+    try:
+        with open(open_file(path), "rb", buffering=0) as file:
+            file.seek(offset)
+            return file.read(size)
+    except OSError:
+        return b""
+
+
+def _tail(attempts: list[Attempt], ranks: Collection[int] | None, count: int) -> Iterator[LogLine]:
+    """The last lines without reading the files from their beginning."""
+    kept: list[LogLine] = []
+    for attempt in reversed(attempts):
+        files = {n: path for n, path in attempt.log_files().items() if wanted_rank(n, ranks)}
+        ends: Iterable[list[LogLine]] = (
+            _last_lines(path, attempt.number, rank, count - len(kept))
+            for rank, path in files.items()
+        )
+        merged = heapq.merge(*ends, key=lambda line: line.time)
+        kept = [*deque(merged, count - len(kept)), *kept]
+        if len(kept) >= count:
+            break
+    return iter(kept)
+
+
+def _plain_tail(run: Run, count: int) -> Iterator[LogLine]:
+    kept: list[LogLine] = []
+    for number, path in reversed([*enumerate(plain_files(run), 1)]):
+        kept = [*_last_lines(path, number, None, count - len(kept)), *kept]
+        if len(kept) >= count:
+            break
+    return iter(kept)
+
+
+def _last_lines(path: Path, attempt: int, rank: int | None, count: int) -> list[LogLine]:
+    """The last lines of one file, read backwards in growing blocks up to a limit."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return []
+    block, most = max(_LEAST, 256 * count), max(_BACK, _LONGEST * count)
+    while True:
+        begin = max(size - block, 0)
+        raw = read_chunk(path, begin, size - begin).split(b"\n")
+        raw = raw[:-1] if raw and not raw[-1] else raw
+        if begin == 0 or len(raw) > count or block >= most:
+            break
+        block = min(block * 4, most)
+    lines: list[LogLine] = []
+    for text in raw[max(len(raw) - count, 0) :]:
+        lines.append(parse_line(text[:_LONGEST], attempt, rank, lines[-1].time if lines else ""))
+    return lines
+
 
 _LINE = re.compile(rb"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z) ([oe])(?: (.*))?$", re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last)"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.runs.atomic_files import write_json, write_text
-from allranks.runs.git import without_credentials
+from allranks.runs.code_snapshot import without_credentials
 
 # Runs in the job's interpreter, which may be older than ours and has no allranks: plain Python 3.
 _SCRIPT = r"""

@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import allranks
 from allranks.job.deepspeed_config import with_strict_copies
 from allranks.job.plan import Plan
 from allranks.job.plan_record import job_toml, plan_record
@@ -82,4 +81,4 @@ def keep_allranks(run: Run) -> None:
 
     With its compiled files: a thousand ranks that each compile it would notice.
     """
-    shutil.copytree(Path(allranks.__file__).parent, run.path / "lib" / "allranks")
+    shutil.copytree(Path(__file__).parents[1], run.path / "lib" / "allranks")

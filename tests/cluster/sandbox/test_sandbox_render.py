@@ -10,13 +10,13 @@ import pytest
 from allranks.cluster.sandbox import SandboxConfig
 from allranks.cluster.sandbox import slurm_conf as render
 from allranks.cluster.sandbox.directories import Layout
-from allranks.cluster.sandbox.sandbox_record import Record, load
+from allranks.cluster.sandbox.sandbox_config import SandboxRecord, load_record
 
 LAYOUT = Layout(Path("/tmp/x"))
 
 
-def record(isolation: str = "hosts", **config: Any) -> Record:
-    return Record("x", SandboxConfig(**config), isolation, "asked for", 20480, "22.05.8")
+def record(isolation: str = "hosts", **config: Any) -> SandboxRecord:
+    return SandboxRecord("x", SandboxConfig(**config), isolation, "asked for", 20480, "22.05.8")
 
 
 def lines(**config: Any) -> list[str]:
@@ -96,7 +96,7 @@ def test_nodes_see_each_other_and_what_the_machine_knew() -> None:
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     layout = Layout(Path("/tmp/x"))
     object.__setattr__(layout, "root", tmp_path)
-    assert load(layout) is None
+    assert load_record(layout) is None
     written = record(nodes=3, settings={"KillWait": "9"})
     written.save(layout)
-    assert load(layout) == written
+    assert load_record(layout) == written

@@ -10,7 +10,7 @@ import pytest
 from allranks.cluster.slurm.accounting import FIELDS, NEWER, job_usage
 from allranks.cluster.slurm.controller_records import fields
 from allranks.cluster.slurm.job_states import JobState
-from allranks.cluster.slurm.tres import (
+from allranks.cluster.slurm.job_usage import (
     count,
     gpu_type,
     gpus,

@@ -14,7 +14,7 @@ from allranks.observe.web.log_files import LogPosition
 from allranks.observe.web.log_pages import Cursor, around, last_page, next_page
 from allranks.observe.web.log_query import LogQuery
 from allranks.observe.web.searching import search
-from allranks.runs.merged_logs import read_logs
+from allranks.runs.log_lines import read_logs
 from allranks.runs.run import Run
 
 

@@ -9,15 +9,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from allranks.cluster.sandbox import daemons, isolation, network, ports
+from allranks.cluster.sandbox import daemons, isolation, ports
 from allranks.cluster.sandbox import directories as layout
 from allranks.cluster.sandbox import sandbox_processes as processes
 from allranks.cluster.sandbox import sandbox_status as status
 from allranks.cluster.sandbox import slurm_programs as programs
-from allranks.cluster.sandbox import slurmdbd as accounting
 from allranks.cluster.sandbox.directories import Layout
-from allranks.cluster.sandbox.sandbox_config import SandboxConfig
-from allranks.cluster.sandbox.sandbox_record import Record, load
+from allranks.cluster.sandbox.sandbox_config import SandboxConfig, SandboxRecord, load_record
 from allranks.errors import SandboxError
 
 _START_SECONDS = 90.0
@@ -25,19 +23,19 @@ _START_SECONDS = 90.0
 
 def start(
     name: str, config: SandboxConfig, directory: Path | None, replace: bool
-) -> tuple[Record, Layout]:
+) -> tuple[SandboxRecord, Layout]:
     """Start a sandbox; when that fails, nothing of it is left."""
     chosen, reason = _check(config)
     with alone(name):
         _make_room(name, replace)
         place = layout.make_root(name, directory)
-        record: Record | None = None
+        record: SandboxRecord | None = None
         try:
             with ports.reserve(
-                config.port, chosen, config.nodes, _taken_blocks(), network.obstacle
+                config.port, chosen, config.nodes, _taken_blocks(), isolation.network_conflict
             ) as block:
                 version = programs.slurm_version()
-                record = Record(name, config, chosen, reason, block.port, version)
+                record = SandboxRecord(name, config, chosen, reason, block.port, version)
                 record.save(place)
                 _start_daemons(record, place)
         except BaseException:
@@ -46,11 +44,11 @@ def start(
     return record, place
 
 
-def remove(name: str, place: Layout, record: Record | None) -> None:
+def remove(name: str, place: Layout, record: SandboxRecord | None) -> None:
     """End every process, then remove network, files and name. What is gone already is fine."""
     processes.kill_all(place)
     if record is not None and record.isolation == "network":
-        network.remove(record.block, record.config.nodes)
+        isolation.remove_network(record.block, record.config.nodes)
     if place.root.parent == layout.home() or place.record.exists():
         shutil.rmtree(place.root, ignore_errors=not place.root.exists())
     else:  # a directory that somebody else gave, and that we did not fill
@@ -135,22 +133,22 @@ def _make_room(name: str, replace: bool) -> None:
             "Use it with `allranks sandbox shell`, start it afresh with --replace, or start\n"
             "another with --name."
         )
-    remove(name, place, load(place))
+    remove(name, place, load_record(place))
 
 
 def _taken_blocks() -> set[int]:
-    records = (load(place) for place in registered().values())
+    records = (load_record(place) for place in registered().values())
     return {record.block.number for record in records if record is not None}
 
 
-def _start_daemons(record: Record, place: Layout) -> None:
+def _start_daemons(record: SandboxRecord, place: Layout) -> None:
     deadline = time.monotonic() + _START_SECONDS
     daemons.write_files(record, place)
     daemons.start_munge(place, deadline)
     if record.isolation == "network":
-        network.create(record.block)
+        isolation.create_network(record.block)
     if record.config.accounting:
-        accounting.start(record, place, deadline)
+        daemons.start_accounting(record, place, deadline)
     pids = {"slurmctld": daemons.start_controller(record, place, deadline)}
     for node in record.nodes:
         pids[node] = daemons.start_node(record, place, node)

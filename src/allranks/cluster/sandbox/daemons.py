@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from allranks.cluster.sandbox import isolation, network
+from allranks.cluster.sandbox import isolation
 from allranks.cluster.sandbox import sandbox_processes as processes
 from allranks.cluster.sandbox import slurm_conf as render
 from allranks.cluster.sandbox import slurm_programs as programs
 from allranks.cluster.sandbox.directories import Layout
-from allranks.cluster.sandbox.sandbox_record import Record
+from allranks.cluster.sandbox.sandbox_config import SandboxRecord
 from allranks.errors import SandboxError
 
 
@@ -30,7 +30,7 @@ def user_name() -> str:
         ) from None
 
 
-def write_files(record: Record, layout: Layout) -> None:
+def write_files(record: SandboxRecord, layout: Layout) -> None:
     """Configuration, key, pretended GPUs."""
     layout.make_folders(record.nodes)
     key = layout.root / "munge/munge.key"
@@ -62,7 +62,7 @@ def start_munge(layout: Layout, deadline: float) -> None:
     wait_for(lambda: _accepts(layout.munge_socket), layout, {"munged": pid}, deadline)
 
 
-def start_controller(record: Record, layout: Layout, deadline: float) -> int:
+def start_controller(record: SandboxRecord, layout: Layout, deadline: float) -> int:
     """Start slurmctld."""
     pid = start(layout, "slurmctld", "-D", "-f", str(layout.slurm_conf))
     address = (record.block.controller, record.port)
@@ -70,7 +70,7 @@ def start_controller(record: Record, layout: Layout, deadline: float) -> int:
     return pid
 
 
-def start_node(record: Record, layout: Layout, node: str) -> int:
+def start_node(record: SandboxRecord, layout: Layout, node: str) -> int:
     """Switch a node on; it may take a moment to serve."""
     index, block = record.index(node), record.block
     slurmd = [programs.path_of("slurmd"), "-D", "-N", node, "-f", str(layout.slurm_conf)]
@@ -82,7 +82,7 @@ def start_node(record: Record, layout: Layout, node: str) -> int:
     if apart:
         deadline = time.monotonic() + 20
         wait_for(lambda: bool(processes.children(pid)), layout, {node: pid}, deadline)
-        network.plug_in(block, index, processes.children(pid)[0])
+        isolation.connect_node(block, index, processes.children(pid)[0])
     return pid
 
 
@@ -151,3 +151,64 @@ def _accepts(path: Path) -> bool:
 
 def _path() -> dict[str, str]:
     return {"PATH": programs.search_path()}
+
+
+def start_accounting(record: SandboxRecord, layout: Layout, deadline: float) -> None:
+    """Start MariaDB with an empty database and slurmdbd in front of it, and add the cluster."""
+    user = user_name()
+    _install_database(layout, user)
+    _start_database(layout, user, deadline)
+    _start_slurmdbd(record, layout, user, deadline)
+
+
+def _install_database(layout: Layout, user: str) -> None:
+    (layout.root / "db").mkdir()
+    command = [
+        programs.path_of("mariadb-install-db"),
+        "--no-defaults",
+        f"--datadir={layout.root}/db/data",
+        "--auth-root-authentication-method=socket",
+        f"--auth-root-socket-user={user}",
+        "--skip-test-db",
+        *([f"--user={user}"] if os.geteuid() == 0 else []),
+    ]
+    with open(layout.output("mariadb-install-db"), "wb") as output:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=layout.root / "db"
+        )
+    if done.returncode != 0:
+        raise SandboxError(
+            "The sandbox did not start: mariadb-install-db failed. Its last words:\n"
+            f"{layout.last_words('mariadb-install-db')}\nStart it without --accounting."
+        )
+
+
+def _start_database(layout: Layout, user: str, deadline: float) -> None:
+    pid = start(
+        layout,
+        "mariadbd",
+        "--no-defaults",
+        f"--datadir={layout.root}/db/data",
+        f"--socket={layout.database_socket}",
+        f"--pid-file={layout.root}/run/mariadbd.pid",
+        "--skip-networking",
+        # Small and quick: nothing in it outlives the sandbox.
+        "--innodb-buffer-pool-size=64M",
+        "--innodb-flush-log-at-trx-commit=0",
+        "--innodb-lock-wait-timeout=900",
+        *([f"--user={user}"] if os.geteuid() == 0 else []),
+    )
+    create = "CREATE DATABASE IF NOT EXISTS slurm_acct_db"
+    words = ("mariadb", "--no-defaults", f"--socket={layout.database_socket}", "-e", create)
+    wait_for(lambda: client(layout, *words) is not None, layout, {"mariadbd": pid}, deadline)
+
+
+def _start_slurmdbd(record: SandboxRecord, layout: Layout, user: str, deadline: float) -> None:
+    conf = layout.root / "etc/slurmdbd.conf"
+    conf.touch(mode=0o600)
+    conf.write_text(render.slurmdbd_conf(record, layout, user))
+    # For host "localhost" the database's library takes the socket from this variable.
+    pid = start(layout, "slurmdbd", "-D", MYSQL_UNIX_PORT=str(layout.database_socket))
+    words = ("sacctmgr", "-nP", "show", "cluster")
+    wait_for(lambda: client(layout, *words) is not None, layout, {"slurmdbd": pid}, deadline)
+    client(layout, "sacctmgr", "-i", "add", "cluster", "sandbox")

@@ -13,8 +13,7 @@ from allranks.cluster.sandbox import sandbox_processes as processes
 from allranks.cluster.sandbox import sandbox_status as status
 from allranks.cluster.sandbox import slurm_programs as programs
 from allranks.cluster.sandbox.directories import Layout
-from allranks.cluster.sandbox.sandbox_config import SandboxConfig
-from allranks.cluster.sandbox.sandbox_record import Record, load
+from allranks.cluster.sandbox.sandbox_config import SandboxConfig, SandboxRecord, load_record
 from allranks.cluster.sandbox.sandbox_status import SandboxStatus
 from allranks.errors import SandboxError
 
@@ -25,7 +24,7 @@ class Sandbox:
     As a context manager it is stopped at the end.
     """
 
-    def __init__(self, record: Record, layout: Layout) -> None:
+    def __init__(self, record: SandboxRecord, layout: Layout) -> None:
         self.record = record
         self.layout = layout
 
@@ -47,9 +46,9 @@ class Sandbox:
         known = boot.registered()
         if str(name_or_dir) in known:
             layout = known[str(name_or_dir)]
-            return cls(load(layout) or _broken(str(name_or_dir)), layout)
+            return cls(load_record(layout) or _broken(str(name_or_dir)), layout)
         path = Path(name_or_dir).resolve()
-        if path.is_dir() and (record := load(Layout(path))):
+        if path.is_dir() and (record := load_record(Layout(path))):
             return cls(record, Layout(path))
         there = f"there are: {', '.join(known)}" if known else "there are none"
         raise SandboxError(
@@ -144,9 +143,11 @@ class Sandbox:
 def list_sandboxes() -> list[Sandbox]:
     """Every sandbox of this user, running or left behind."""
     known = boot.registered()
-    return [Sandbox(load(layout) or _broken(name), layout) for name, layout in known.items()]
+    return [Sandbox(load_record(layout) or _broken(name), layout) for name, layout in known.items()]
 
 
-def _broken(name: str) -> Record:
+def _broken(name: str) -> SandboxRecord:
     """Stands for a sandbox that was interrupted before it wrote down what it is."""
-    return Record(name, SandboxConfig(nodes=1), "plain", "its record is missing", 0, "unknown")
+    return SandboxRecord(
+        name, SandboxConfig(nodes=1), "plain", "its record is missing", 0, "unknown"
+    )

@@ -1,12 +1,15 @@
-"""What a sandbox looks like: its nodes, its GPUs, how far its nodes are apart."""
+"""The configuration of a sandbox: what it was asked for, and how it was started (sandbox.json)."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from allranks.cluster.sandbox.directories import Layout
+from allranks.cluster.sandbox.ports import Block
 from allranks.errors import SandboxError
 
 ISOLATIONS = ("auto", "plain", "hosts", "network")
@@ -104,3 +107,48 @@ def _check_setting(key: str, value: str) -> None:
         raise SandboxError(
             f"{key} cannot be set: the sandbox writes that line itself.\nUse {field_names} instead."
         )
+
+
+@dataclass(frozen=True)
+class SandboxRecord:
+    """A sandbox as it was started."""
+
+    name: str
+    config: SandboxConfig
+    isolation: str
+    reason: str
+    """Why this isolation."""
+    port: int
+    slurm_version: str
+
+    @property
+    def block(self) -> Block:
+        return Block(self.port, self.isolation)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of the nodes, in order."""
+        return [f"node{index}" for index in range(1, self.config.nodes + 1)]
+
+    def index(self, node: str) -> int:
+        """The node's number, from 1."""
+        if node not in self.nodes:
+            raise SandboxError(
+                f"Sandbox '{self.name}' has no node '{node}'; it has {', '.join(self.nodes)}.\n"
+                "Use one of these names."
+            )
+        return self.nodes.index(node) + 1
+
+    def save(self, layout: Layout) -> None:
+        """Write it down."""
+        values = {**asdict(self), "config": self.config.as_dict()}
+        layout.record.write_text(json.dumps(values, indent=2) + "\n")
+
+
+def load_record(layout: Layout) -> SandboxRecord | None:
+    """The record of the sandbox in that directory, or None when there is none to read."""
+    try:
+        values = json.loads(layout.record.read_text())
+        return SandboxRecord(**{**values, "config": SandboxConfig(**values["config"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

@@ -8,7 +8,7 @@ from typing import Any
 from allranks.cluster.sandbox import sandbox_processes as processes
 from allranks.cluster.sandbox.daemons import client
 from allranks.cluster.sandbox.directories import Layout
-from allranks.cluster.sandbox.sandbox_record import Record
+from allranks.cluster.sandbox.sandbox_config import SandboxRecord
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SandboxStatus:
         return asdict(self)
 
 
-def read(record: Record, layout: Layout) -> SandboxStatus:
+def read(record: SandboxRecord, layout: Layout) -> SandboxStatus:
     """Ask /proc and the controller."""
     roles = {member.role for member in processes.find(layout)}
     states = node_states(layout) if "slurmctld" in roles else None
@@ -79,7 +79,7 @@ def read(record: Record, layout: Layout) -> SandboxStatus:
     )
 
 
-def daemon_names(record: Record) -> list[str]:
+def daemon_names(record: SandboxRecord) -> list[str]:
     """The daemons beside the nodes."""
     extra = ["mariadbd", "slurmdbd"] if record.config.accounting else []
     return ["munged", *extra, "slurmctld"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from allranks.cluster.sandbox.directories import Layout
-from allranks.cluster.sandbox.sandbox_config import SandboxConfig
-from allranks.cluster.sandbox.sandbox_record import Record
+from allranks.cluster.sandbox.sandbox_config import SandboxConfig, SandboxRecord
 
 
-def slurm_conf(record: Record, layout: Layout, user: str) -> str:
+def slurm_conf(record: SandboxRecord, layout: Layout, user: str) -> str:
     """slurm.conf: the settings (the caller's replace ours), the nodes, two partitions."""
     settings = {
         **_daemons(record, layout, user),
@@ -21,7 +20,7 @@ def slurm_conf(record: Record, layout: Layout, user: str) -> str:
     return "\n".join([*lines, *_partitions(record.config)]) + "\n"
 
 
-def gres_conf(record: Record, layout: Layout) -> str:
+def gres_conf(record: SandboxRecord, layout: Layout) -> str:
     """gres.conf: the pretended GPUs. Slurm wants character devices, and follows links."""
     config = record.config
     if not config.gpus:
@@ -36,7 +35,7 @@ def gres_conf(record: Record, layout: Layout) -> str:
     )
 
 
-def slurmdbd_conf(record: Record, layout: Layout, user: str) -> str:
+def slurmdbd_conf(record: SandboxRecord, layout: Layout, user: str) -> str:
     """slurmdbd.conf: accounting in a database that only listens on its own socket."""
     return "\n".join(
         [
@@ -57,7 +56,7 @@ def slurmdbd_conf(record: Record, layout: Layout, user: str) -> str:
     )
 
 
-def hosts(record: Record, machine: str, existing: str) -> str:
+def hosts(record: SandboxRecord, machine: str, existing: str) -> str:
     """What a node sees as /etc/hosts: the nodes, then what this machine's file says."""
     block = record.block
     ours = ["127.0.0.1 localhost", "::1 localhost"]
@@ -72,7 +71,7 @@ def hosts(record: Record, machine: str, existing: str) -> str:
     return "\n".join([*ours, *kept]) + "\n"
 
 
-def _daemons(record: Record, layout: Layout, user: str) -> dict[str, str]:
+def _daemons(record: SandboxRecord, layout: Layout, user: str) -> dict[str, str]:
     root = layout.root
     return {
         "ClusterName": "sandbox",
@@ -139,7 +138,7 @@ def _memory(config: SandboxConfig) -> dict[str, str]:
     return {"DefMemPerCPU": str(max(1, min(100, config.memory // config.cpus)))}
 
 
-def _accounting(record: Record, layout: Layout) -> dict[str, str]:
+def _accounting(record: SandboxRecord, layout: Layout) -> dict[str, str]:
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": record.block.controller,
@@ -168,7 +167,7 @@ def _override(settings: dict[str, str], config: SandboxConfig) -> dict[str, str]
     return {key: value for key, value in merged.items() if value}
 
 
-def _node(record: Record, index: int) -> str:
+def _node(record: SandboxRecord, index: int) -> str:
     config, block = record.config, record.block
     kind = f"{config.gpu_type}:" if config.gpu_type else ""
     gres = f"Gres=gpu:{kind}{config.gpus} " if config.gpus else ""

@@ -15,9 +15,18 @@ from allranks.cluster.slurm.commands import query
 from allranks.cluster.slurm.controller_records import remembered
 from allranks.cluster.slurm.job_states import parse_state
 from allranks.cluster.slurm.job_status import code_and_signal, moment, shell_code, time_limit
-from allranks.cluster.slurm.job_usage import Step, Usage, joined
+from allranks.cluster.slurm.job_usage import (
+    Step,
+    Usage,
+    count,
+    gpu_type,
+    gpus,
+    joined,
+    size,
+    spent_seconds,
+    tres,
+)
 from allranks.cluster.slurm.jobs import checked_ids
-from allranks.cluster.slurm.tres import count, gpu_type, gpus, size, spent_seconds, tres
 from allranks.errors import AllranksError, MissingDependencyError, SlurmError
 
 Row = Mapping[str, str]

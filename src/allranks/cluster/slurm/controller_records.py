@@ -8,8 +8,15 @@ from collections.abc import Mapping
 from allranks.cluster.slurm.commands import query
 from allranks.cluster.slurm.job_states import parse_state
 from allranks.cluster.slurm.job_status import code_and_signal, moment, shell_code, time_limit
-from allranks.cluster.slurm.job_usage import Usage
-from allranks.cluster.slurm.tres import count, gpus, requested_type, size, spent_seconds, tres
+from allranks.cluster.slurm.job_usage import (
+    Usage,
+    count,
+    gpus,
+    requested_type,
+    size,
+    spent_seconds,
+    tres,
+)
 from allranks.errors import SlurmError
 
 _FIELD = re.compile(r"(?:^|\s)([A-Z][\w:/.-]*)=")

@@ -12,7 +12,7 @@ from allranks.observe.scaling.achieved import METRIC, WALL_TIME, Achieved, settl
 from allranks.observe.scaling.windows import by_windows
 from allranks.runs.atomic_files import parse_stamp
 from allranks.runs.attempt import Attempt
-from allranks.runs.merged_logs import read_logs
+from allranks.runs.log_lines import read_logs
 from allranks.runs.run import Run
 
 SECONDS = "seconds"

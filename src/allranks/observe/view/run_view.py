@@ -16,8 +16,7 @@ from allranks.observe.view.step_phases import phases
 from allranks.observe.view.training_pace import progress
 from allranks.runs.attempt import Failure
 from allranks.runs.attempt_history import attempt_history, goodput
-from allranks.runs.log_lines import LogLine
-from allranks.runs.merged_logs import read_logs
+from allranks.runs.log_lines import LogLine, read_logs
 from allranks.schedulers import run_statuses
 from allranks.schedulers.run_state import RunStatus
 

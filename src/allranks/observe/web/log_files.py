@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from allranks.errors import UsageError
 from allranks.runs.attempt import Attempt
-from allranks.runs.log_lines import LogLine, parse_line
-from allranks.runs.merged_logs import plain_files, read_chunk
+from allranks.runs.log_lines import LogLine, parse_line, plain_files, read_chunk
 from allranks.runs.run import Run
 
 _STAMP = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"

@@ -17,7 +17,7 @@ from allranks.errors import UsageError
 from allranks.observe.web.log_files import LocatedLine, LogPosition, SeekableLog
 from allranks.observe.web.log_query import WIDTH, LogQuery
 from allranks.runs.attempt import Failure
-from allranks.runs.merged_logs import failure_line
+from allranks.runs.log_lines import failure_line
 from allranks.runs.run import Run
 
 _BUDGET = 32 << 20  # bytes of chunks in memory over all files

@@ -178,5 +178,5 @@ def test_srun_without_its_plugin_says_what_to_type(
     words = ["--launcher", "srun", script("trainer_script", tmp_path)]
     done = _submitted("mpich", slurm_env, tmp_path, *words)
     assert done.returncode != 0
-    assert "says 0 of 1" in done.stdout + done.stderr
+    assert "gives 0 of 1" in done.stdout + done.stderr
     assert "srun --mpi=list shows what this cluster has" in done.stdout + done.stderr

@@ -12,7 +12,7 @@ import pytest
 from allranks.errors import MissingDependencyError, WorldError
 from allranks.runtime.world.detection import detect
 from allranks.runtime.world.mpi import mpi_library as library
-from allranks.runtime.world.mpi.mpi_world_check import compare
+from allranks.runtime.world.mpi.mpi_backend import compare_world
 
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 MPICH = SimpleNamespace(Get_library_version=lambda: "MPICH Version:      5.0.2\nmore\x00")
@@ -52,24 +52,24 @@ def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_libraries_are_named_in_a_few_words() -> None:
-    assert library.described(MPICH) == "MPICH 5.0.2"
-    assert library.described(OPEN_MPI) == "Open MPI v4.1.4"
+    assert library.describe_library(MPICH) == "MPICH 5.0.2"
+    assert library.describe_library(OPEN_MPI) == "Open MPI v4.1.4"
 
 
 def test_a_world_that_mpi_counts_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*HYDRA, "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_ID", "SLURM_JOB_ID"]:
         monkeypatch.delenv(name, raising=False)
     here = replace(detect({}), rank=1, size=2)
-    compare(here, 1, 2, MPICH)
-    with pytest.raises(WorldError, match=r"MPI \(MPICH 5.0.2\) says 0 of 1") as error:
-        compare(here, 0, 1, MPICH)
+    compare_world(here, 1, 2, MPICH)
+    with pytest.raises(WorldError, match=r"MPI \(MPICH 5.0.2\) gives 0 of 1") as error:
+        compare_world(here, 0, 1, MPICH)
     assert "allranks run --launcher mpirun" in str(error.value)
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     with pytest.raises(WorldError, match="--mpi pmi2"):
-        compare(here, 0, 1, MPICH)
+        compare_world(here, 0, 1, MPICH)
     monkeypatch.setenv("PMI_RANK", "1")
     with pytest.raises(WorldError, match="MPI4PY_MPIABI=mpich"):
-        compare(here, 0, 1, OPEN_MPI)
+        compare_world(here, 0, 1, OPEN_MPI)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     with pytest.raises(WorldError, match="leave out --head"):
-        compare(here, 0, 2, MPICH)
+        compare_world(here, 0, 2, MPICH)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 def ending(monkeypatch: pytest.MonkeyPatch):
     from allranks.runtime.world.mpi import mpi_shutdown as ending
 
-    monkeypatch.setattr(ending, "_asked", None)
+    monkeypatch.setattr(ending, "_exit_status", None)
     monkeypatch.delattr(sys, "last_value", raising=False)
     return ending
 
@@ -67,15 +67,15 @@ def test_messages_are_kept_until_they_are_done() -> None:
         return made
 
     runtime = object.__new__(Runtime)
-    runtime.under_way = deque()
+    runtime.pending = deque()
     messages = [message(index) for index in range(30)]
     for each in messages:
         runtime.keep(each)
-    assert len(runtime.under_way) == 30
+    assert len(runtime.pending) == 30
     for each in messages[1:]:
         each.done = True
-    runtime.look_after(30)
-    assert [each.name for each in runtime.under_way] == [0]
+    runtime.test_pending(30)
+    assert [each.name for each in runtime.pending] == [0]
 
 
 def test_a_scatter_waits_for_the_receivers_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,14 +93,14 @@ def test_a_scatter_waits_for_the_receivers_gpu(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_caught_exit_is_forgotten_and_one_on_its_way_is_not(ending) -> None:
-    ending._note(3)
+    ending._record(3)
     assert ending.exit_code() == 3
-    ending.went_on()
+    ending.forget_exit()
     assert ending.exit_code() == 0
     with pytest.raises(SystemExit):
         _leave(ending)
     assert ending.exit_code() == 6
-    ending.closing()
+    ending.record_pending_exit()
     assert ending.exit_code() == 0
 
 
@@ -108,12 +108,12 @@ def _leave(ending) -> None:
     try:
         raise SystemExit(6)
     finally:
-        ending.closing()
-        ending.went_on()
+        ending.record_pending_exit()
+        ending.forget_exit()
 
 
 def test_an_exit_of_another_thread_ends_that_thread_alone(ending) -> None:
-    other = threading.Thread(target=ending._note, args=(3,))
+    other = threading.Thread(target=ending._record, args=(3,))
     other.start()
     other.join()
     assert ending.exit_code() == 0

@@ -190,13 +190,13 @@ def _open_store(address: str, ports: list[int], span: timedelta, dist: Any) -> A
 
 def _start_mpi(here: World, options: dict[str, Any], dist: Any) -> World:
     """MPI numbers the ranks itself; it must number them as the launcher's variables do."""
-    from allranks.runtime.world.mpi.mpi_world_check import check_world, compare
+    from allranks.runtime.world.mpi.mpi_backend import check_world, compare_world
 
     if _is_our_mpi():
         check_world(here)
     dist.init_process_group("mpi", **options)
     try:
-        compare(here, dist.get_rank(), dist.get_world_size())
+        compare_world(here, dist.get_rank(), dist.get_world_size())
     except WorldError:
         dist.destroy_process_group()
         raise

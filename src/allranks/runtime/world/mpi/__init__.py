@@ -6,7 +6,7 @@ before that call. Nothing here is imported unless somebody asks for MPI.
 
 from __future__ import annotations
 
+from allranks.runtime.world.mpi.mpi_backend import check_world as check_world
 from allranks.runtime.world.mpi.mpi_backend import register as register
-from allranks.runtime.world.mpi.mpi_world_check import check_world as check_world
 
 __all__ = ["check_world", "register"]

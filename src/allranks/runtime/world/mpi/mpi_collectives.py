@@ -113,16 +113,16 @@ class Calls:
 
     def gather(self, outputs: Sequence[Tensor], tensor: Tensor, root: int) -> Call:
         sent = Buffer(self.mpi, tensor, writes=False)
-        room = None
+        received = None
         if self.rank == root:
             self._check_parts("gather", outputs, tensor, root)
-            room = self._room_for(outputs)
+            received = self._receive_buffer(outputs)
 
         def call() -> None:
             sent.ready()
-            self.comm.Gatherv(sent.spec(), room and room[0].vector(room[1]), root)
-            if room is not None:
-                deal(room[0].host, outputs)
+            self.comm.Gatherv(sent.spec(), received and received[0].vector(received[1]), root)
+            if received is not None:
+                copy_to_outputs(received[0].host, outputs)
 
         return call
 
@@ -151,12 +151,12 @@ class Calls:
         """Outputs may differ in size, as the ranks' tensors do."""
         self._check_parts("all_gather", outputs, tensor, self.rank)
         sent = Buffer(self.mpi, tensor, writes=False)
-        flat, counts = self._room_for(outputs)
+        flat, counts = self._receive_buffer(outputs)
 
         def call() -> None:
             sent.ready()
             self.comm.Allgatherv(sent.spec(), flat.vector(counts))
-            deal(flat.host, outputs)
+            copy_to_outputs(flat.host, outputs)
 
         return call
 
@@ -202,18 +202,18 @@ class Calls:
             )
         joined = torch.cat([each.detach().reshape(-1) for each in tensors])
         sent = Buffer(self.mpi, joined, writes=False)
-        flat, counts = self._room_for(outputs)
+        flat, counts = self._receive_buffer(outputs)
 
         def call() -> None:
             sent.ready()
             self.comm.Alltoallv(sent.vector([t.numel() for t in tensors]), flat.vector(counts))
-            deal(flat.host, outputs)
+            copy_to_outputs(flat.host, outputs)
 
         return call
 
     # Sizes
 
-    def _room_for(self, outputs: Sequence[Tensor]) -> tuple[Buffer, list[int]]:
+    def _receive_buffer(self, outputs: Sequence[Tensor]) -> tuple[Buffer, list[int]]:
         counts = [each.numel() for each in outputs]
         flat = torch.empty(sum(counts), dtype=outputs[0].dtype)
         return Buffer(self.mpi, flat, reads=False), counts
@@ -259,7 +259,7 @@ class Calls:
             )
 
 
-def deal(flat: Tensor, outputs: Sequence[Tensor]) -> None:
+def copy_to_outputs(flat: Tensor, outputs: Sequence[Tensor]) -> None:
     """One dense tensor, dealt out to many."""
     start = 0
     for output in outputs:

@@ -1,4 +1,4 @@
-"""mpi4py, with the MPI library that belongs to the launcher, and what to type where there is none."""
+"""Loads mpi4py with the MPI library that belongs to the launcher."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Any
 from allranks.errors import MissingDependencyError
 
 _FAMILIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
-"""mpi4py's name of a family, and the library by which programs built for it ask."""
+"""mpi4py's name of a family, and the library that programs built for it load."""
 
 INSTALL = (
     "Install it with: pip install mpi4py (it comes without an MPI library and uses the one that "
-    "is there: the cluster's module, Debian's openmpi-bin, or pip install mpich)."
+    "is installed: the cluster's module, Debian's openmpi-bin, or pip install mpich)."
 )
 
 
 def require_mpi4py() -> None:
-    """The error that says what to install, before anything is started."""
+    """Raise an error that names what to install, before anything is started."""
     if importlib.util.find_spec("mpi4py") is None:
         raise MissingDependencyError(
             "Backend 'mpi' needs a PyTorch built with MPI or the 'mpi4py' package, and neither is "
-            f"here. {INSTALL}\nUnder mpirun, gloo and nccl work too: leave out the backend."
+            f"installed. {INSTALL}\nUnder mpirun, gloo and nccl work too: leave out the backend."
         )
 
 
-def load() -> Any:
-    """The module ``mpi4py.MPI``, started with threads, for the library of this process's launcher."""
+def load_mpi4py() -> Any:
+    """Return the module ``mpi4py.MPI``, initialized with threads, for the library of this launcher."""
     require_mpi4py()
     if "mpi4py.MPI" not in sys.modules:
         choose_family(os.environ)
@@ -44,14 +44,16 @@ def load() -> Any:
             "apt install openmpi-bin), or name the file: MPI4PY_LIBMPI=/path/to/libmpi.so."
         ) from error
     if MPI.Is_finalized():
-        raise MissingDependencyError("MPI was ended in this process already and starts only once.")
+        raise MissingDependencyError(
+            "MPI was finalized in this process already and cannot start again."
+        )
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     return MPI
 
 
 def choose_family(env: Mapping[str, str]) -> None:
-    """Where several MPIs are installed mpi4py takes the venv's; the launcher's is the right one."""
+    """Make mpi4py load the launcher's MPI; where several are installed it would take the venv's."""
     family = launcher_family(env)
     if family is None or "MPI4PY_MPIABI" in env or "MPI4PY_LIBMPI" in env:
         return
@@ -61,7 +63,7 @@ def choose_family(env: Mapping[str, str]) -> None:
 
 
 def launcher_family(env: Mapping[str, str]) -> str | None:
-    """Whose ranks these are: PMIx is Open MPI's way, a PMI descriptor or port MPICH's and Intel's."""
+    """Return the MPI that started this rank: PMIx means Open MPI, PMI means MPICH or Intel MPI."""
     if "OMPI_COMM_WORLD_SIZE" in env or "PMIX_RANK" in env:
         return "openmpi"
     if "PMI_RANK" in env:
@@ -69,8 +71,8 @@ def launcher_family(env: Mapping[str, str]) -> str | None:
     return None
 
 
-def described(mpi: Any) -> str:
-    """``Open MPI v4.1.4``: the library's name as it gives it, in a few words."""
+def describe_library(mpi: Any) -> str:
+    """Return the library's name and version, such as ``Open MPI v4.1.4``."""
     text = str(mpi.Get_library_version()).replace("\x00", "")
     words = text.splitlines()[0].split(",")[0].split()
     return " ".join(words[:3]).replace("Version: ", "")

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from allranks.runtime.world.mpi import mpi_shutdown as ending
+from allranks.runtime.world.mpi import mpi_shutdown
 from allranks.runtime.world.mpi.mpi_buffers import Buffer
 from allranks.runtime.world.mpi.mpi_collectives import Call, Calls
 from allranks.runtime.world.mpi.mpi_runtime import Runtime
@@ -84,7 +84,7 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
     # How a call is made
 
     def _submit(self, name: str, call: Call, result: Any, opts: Any = None) -> MpiWork:
-        work = MpiWork(self._told(name), self._limit(opts), result)
+        work = MpiWork(self._describe(name), self._limit(opts), result)
 
         def job() -> None:
             try:
@@ -102,7 +102,11 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
         worker = self._open()
         kind = DirectPointWork if self._runtime.multiple else PointWork
         work = kind(
-            self._told(name), self._limit(None), [buffer.tensor], buffer.done, self._mpi.Status()
+            self._describe(name),
+            self._limit(None),
+            [buffer.tensor],
+            buffer.done,
+            self._mpi.Status(),
         )
         buffer.ready()
         if self._runtime.multiple:
@@ -121,7 +125,7 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
         worker.put(job)
         return self._noted(work)
 
-    def _told(self, name: str) -> str:
+    def _describe(self, name: str) -> str:
         return f"{name} over {self.size()} ranks, on rank {self.rank()},"
 
     def _limit(self, opts: Any) -> float:
@@ -132,7 +136,7 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _open(self) -> Any:
         if self.closed:
             raise RuntimeError("This process group was destroyed.")
-        ending.went_on()
+        mpi_shutdown.forget_exit()
         return self._worker
 
     def _noted(self, work: MpiWork) -> MpiWork:
@@ -274,8 +278,8 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Finish what was asked for, then give the communicator back."""
-        ending.closing()
-        self.close(ending.SHORT if ending.exit_code() else None)
+        mpi_shutdown.record_pending_exit()
+        self.close(mpi_shutdown.FAILURE_SECONDS if mpi_shutdown.exit_code() else None)
 
     def close(self, seconds: float | None = None) -> None:
         """The same within a limit, else the group's; a call still under way then makes it ``stuck``."""

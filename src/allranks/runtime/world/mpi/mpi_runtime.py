@@ -12,28 +12,28 @@ from allranks.errors import WorldError
 from allranks.runtime.world.mpi import mpi_library as library
 from allranks.runtime.world.mpi.mpi_work import PointWork, Worker
 
-_LOOKS = 8
-"""Messages asked about when one is posted: many may be under way, and each question costs."""
+_TESTS_PER_MESSAGE = 8
+"""How many pending messages are tested when one is posted: each test costs."""
 
 
 class Runtime:
-    """MPI, and who may call it."""
+    """MPI, and the threads that may call it."""
 
     def __init__(self) -> None:
         self.worker = Worker("allranks-mpi")
         """Starts MPI, so that this thread is MPI's main thread where only that one may call."""
-        self.mpi: Any = self.worker.call(library.load)
+        self.mpi: Any = self.worker.call(library.load_mpi4py)
         self.multiple = bool(self.worker.call(self._threads))
         self.groups: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.farewell: Any = None
+        self.exit_communicator: Any = None
         """A communicator of all ranks, used once: when they end."""
         self.seconds = 0.0
         """The longest time limit that a group was given."""
-        self.under_way: deque[PointWork] = deque()
-        """Messages whose memory MPI may still use, though their sender may have dropped the Work."""
+        self.pending: deque[PointWork] = deque()
+        """Messages whose memory MPI may still use, though the caller may have dropped the Work."""
 
     def _threads(self) -> bool:
-        """Whether every thread may call MPI; the error when not even ours may."""
+        """Whether every thread may call MPI; an error when not even ours may."""
         mpi = self.mpi
         level = mpi.Query_thread()
         if level == mpi.THREAD_MULTIPLE:
@@ -44,45 +44,31 @@ class Runtime:
             return False
         word = "MPI_THREAD_SINGLE" if level == mpi.THREAD_SINGLE else "MPI_THREAD_FUNNELED"
         raise WorldError(
-            f"{library.described(mpi)} was started with {word}, but torch's collectives run in a "
+            f"{library.describe_library(mpi)} was started with {word}, but torch's collectives run in a "
             "thread of their own.\nCall init() before anything imports mpi4py.MPI, or set "
             "MPI4PY_RC_THREAD_LEVEL=multiple (mpi4py.rc.thread_level)."
         )
 
     def call(self, job: Callable[[], Any]) -> Any:
-        """A short call of MPI, in a thread that may make it."""
+        """Make a short MPI call in a thread that may make it."""
         return job() if self.multiple else self.worker.call(job)
 
     def keep(self, message: PointWork) -> None:
-        """Hold a message until MPI is done with it, and let go of some that are."""
-        self.look_after(_LOOKS)
-        self.under_way.append(message)
+        """Keep a message until MPI is done with it, and drop some that are."""
+        self.test_pending(_TESTS_PER_MESSAGE)
+        self.pending.append(message)
 
-    def look_after(self, messages: int) -> None:
-        """Ask MPI about the first few, and put those that are under way last.
+    def test_pending(self, messages: int) -> None:
+        """Test the first few messages, and move those that are not done to the end.
 
-        A deque needs no lock, which a callback that sends the next message would meet again.
+        A deque needs no lock, which a callback that sends the next message would take again.
         """
         with suppress(IndexError):  # another thread was faster
-            for _ in range(min(messages, len(self.under_way))):
-                message = self.under_way.popleft()
+            for _ in range(min(messages, len(self.pending))):
+                message = self.pending.popleft()
                 if not message.test():
-                    self.under_way.append(message)
+                    self.pending.append(message)
 
     def worker_for_group(self) -> Worker:
-        """A thread per group, so that groups do not wait for each other; one for all where MPI wants it."""
+        """Return a thread per group, so that groups do not wait for each other; one for all where MPI requires it."""
         return Worker("allranks-mpi-group") if self.multiple else self.worker
-
-
-_runtime: Runtime | None = None
-
-
-def runtime() -> Runtime:
-    """MPI, started at the first call."""
-    global _runtime
-    if _runtime is None:
-        _runtime = Runtime()
-        from allranks.runtime.world.mpi import mpi_shutdown as ending
-
-        ending.watch(_runtime)
-    return _runtime

@@ -1,8 +1,8 @@
-"""The end of a rank. MPI's own end waits for all ranks, so one that fails must not go that way.
+"""The exit of a rank. MPI_Finalize waits for all ranks, so a rank that fails must not call it.
 
-A rank that fails ends the job instead: with its own exit code where our agent watches (it records the
-error and ends the others), through MPI_Abort elsewhere. A rank that is done waits for the others first,
-within a limit: an exit handler cannot see a ``raise SystemExit(3)``, so it may have failed after all.
+A rank that fails ends the job instead: with its own exit code under our agent (which records the error
+and ends the others), through MPI_Abort elsewhere. A rank that is done waits for the others first, within
+a limit: an exit handler cannot see a ``raise SystemExit(3)``, so it may have failed after all.
 """
 
 from __future__ import annotations
@@ -19,63 +19,67 @@ from typing import Any, NoReturn
 from allranks.runtime.world.mpi import mpi_work as work
 from allranks.runtime.world.mpi.mpi_runtime import Runtime
 
-SHORT = 5.0
-"""Seconds for calls under way when this rank fails: they may wait for ranks that wait for us."""
+FAILURE_SECONDS = 5.0
+"""Seconds for pending calls when this rank fails: they may wait for ranks that wait for us."""
 _POLL = 0.01
 _INTERRUPTED = 130
-_asked: object = None
-"""What sys.exit was last given: the interpreter does not tell it to exit handlers."""
+_exit_status: object = None
+"""The argument of the last sys.exit: the interpreter does not pass it to exit handlers."""
 
 
-def watch(runtime: Runtime) -> None:
-    """Look after the end of this process."""
+def watch_exit(runtime: Runtime) -> None:
+    """Handle the exit of this process."""
     before = sys.exit
 
-    def leave(status: object = None, /) -> NoReturn:
-        _note(status)
+    def exit_and_record(status: object = None, /) -> NoReturn:
+        _record(status)
         before(status)  # type: ignore[arg-type]
 
-    sys.exit = leave
-    _watch_quitters()
+    sys.exit = exit_and_record
+    _watch_builtin_exit()
     atexit.register(_at_exit, runtime, os.getpid())
 
 
-def _watch_quitters() -> None:
+def _watch_builtin_exit() -> None:
     """The builtins exit() and quit(), which raise SystemExit themselves."""
     quitter: Any = type(getattr(builtins, "exit", None))
     if quitter.__module__ != "_sitebuiltins":  # python -S, IPython
         return
     before = quitter.__call__
 
-    def leave(self: Any, code: object = None) -> NoReturn:
-        _note(code)
+    def call(self: Any, code: object = None) -> NoReturn:
+        _record(code)
         before(self, code)
         raise SystemExit(code)
 
-    quitter.__call__ = leave
+    quitter.__call__ = call
 
 
-def _note(status: object) -> None:
-    """Elsewhere than in the main thread it ends that thread alone."""
-    global _asked
+def _record(status: object) -> None:
+    """Record an exit of the main thread; elsewhere it ends that thread alone."""
+    global _exit_status
     if _in_main_thread():
-        _asked = status
+        _exit_status = status
 
 
-def went_on() -> None:
-    """User code communicates: forget a sys.exit that it caught. Within its ``finally`` it still holds."""
-    global _asked
-    if _asked is not None and _in_main_thread() and not isinstance(sys.exc_info()[1], SystemExit):
-        _asked = None
+def forget_exit() -> None:
+    """Forget a sys.exit that user code caught: it communicates again. In a ``finally`` it still counts."""
+    global _exit_status
+    if (
+        _exit_status is not None
+        and _in_main_thread()
+        and not isinstance(sys.exc_info()[1], SystemExit)
+    ):
+        _exit_status = None
 
 
-def closing() -> None:
-    """User code ends a group. In a ``finally`` the SystemExit on its way can be seen, however raised."""
+def record_pending_exit() -> None:
+    """Record the SystemExit in whose ``finally`` user code closes a group, however it was raised."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
-        _note(error.code)
+        _record(error.code)
     else:
-        went_on()
+        forget_exit()
 
 
 def _in_main_thread() -> bool:
@@ -89,12 +93,12 @@ def _at_exit(runtime: Runtime, owner: int) -> None:
     alone = mpi.COMM_WORLD.Get_size() == 1
     code = exit_code()
     if code and not alone:
-        _end_the_job(mpi, code)
-    # Who closed the groups has said that no rank waits for it: one rank may work on alone for hours.
+        _abort_job(mpi, code)
+    # A script that closed its groups waits for nobody: one rank may work on alone for hours.
     limit = runtime.seconds if any(not each.closed for each in runtime.groups) else None
-    if not _closed(runtime, SHORT if code else None) and not alone:
+    if not _close_groups(runtime, FAILURE_SECONDS if code else None) and not alone:
         sys.stderr.write("allranks: this rank ends while MPI is still in a call: ending the job.\n")
-        _end_the_job(mpi, 1)
+        _abort_job(mpi, 1)
     if not alone:
         _wait_for_all(runtime, limit)
     if not runtime.multiple:
@@ -102,17 +106,17 @@ def _at_exit(runtime: Runtime, owner: int) -> None:
 
 
 def exit_code() -> int:
-    """The code with which this process is about to end, as far as it can be told."""
+    """Return the exit code of this process, as far as it is known."""
     error = getattr(sys, "last_value", None)
     if error is not None and not hasattr(sys, "ps1"):
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-    if isinstance(_asked, int):
-        return _asked & 0xFF
-    return 0 if _asked is None else 1
+    if isinstance(_exit_status, int):
+        return _exit_status & 0xFF
+    return 0 if _exit_status is None else 1
 
 
-def _closed(runtime: Runtime, seconds: float | None) -> bool:
-    """End the groups that nobody ended; False when one is stuck."""
+def _close_groups(runtime: Runtime, seconds: float | None) -> bool:
+    """Close the open groups; False when one is stuck."""
     if work.late:
         return False
     for group in list(runtime.groups):
@@ -121,47 +125,47 @@ def _closed(runtime: Runtime, seconds: float | None) -> bool:
 
 
 def _wait_for_all(runtime: Runtime, limit: float | None) -> None:
-    """Until every rank has come to its end; past the limit the job ends, as others may wait for us."""
+    """Wait until every rank exits; after the limit abort the job, as others may wait for us."""
     try:
-        if _all_came(runtime, limit):
+        if _all_exit(runtime, limit):
             return
     except KeyboardInterrupt:
-        _end_the_job(runtime.mpi, _INTERRUPTED)
+        _abort_job(runtime.mpi, _INTERRUPTED)
     # The code of a SystemExit that was raised by hand is unknown here, so it becomes 1.
     sys.stderr.write(
         f"allranks: this rank has ended, but not all others within {limit:g} s: ending the job.\n"
         "Where one rank works on alone for longer, call allranks.shutdown() or "
         "destroy_process_group() on all ranks before.\n"
     )
-    _end_the_job(runtime.mpi, 1)
+    _abort_job(runtime.mpi, 1)
 
 
-def _all_came(runtime: Runtime, limit: float | None) -> bool:
-    """MPI's own end would spin on a core; this sleeps, and sends on what is still to be sent."""
-    if runtime.farewell is None:
+def _all_exit(runtime: Runtime, limit: float | None) -> bool:
+    """Whether all ranks arrive. MPI_Finalize would spin on a core; this sleeps, and completes messages."""
+    if runtime.exit_communicator is None:
         return True
     deadline = None if limit is None else time.monotonic() + limit
-    request = runtime.call(runtime.farewell.Ibarrier)
+    request = runtime.call(runtime.exit_communicator.Ibarrier)
     pause = _POLL / 100
     while not runtime.call(request.Test):
         if deadline is not None and time.monotonic() > deadline:
             return False
-        runtime.look_after(len(runtime.under_way))
+        runtime.test_pending(len(runtime.pending))
         time.sleep(pause)
-        pause = min(pause * 2, _POLL / 20 if runtime.under_way else _POLL)
+        pause = min(pause * 2, _POLL / 20 if runtime.pending else _POLL)
     return True
 
 
-def _end_the_job(mpi: Any, code: int) -> NoReturn:
+def _abort_job(mpi: Any, code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    if not _agent_watches():
-        mpi.COMM_WORLD.Abort(code)  # comes back where the launcher is to end us, as srun is
+    if not _has_agent():
+        mpi.COMM_WORLD.Abort(code)  # returns where the launcher ends us, as srun does
     os._exit(code)
 
 
-def _agent_watches() -> bool:
-    """Whether our agent started this process: it ends the others, and needs time to tell the error."""
+def _has_agent() -> bool:
+    """Whether our agent started this process: it ends the others, and needs time to report the error."""
     try:
         return b"allranks.runtime.agent" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
     except OSError:

@@ -10,11 +10,12 @@ import pytest
 from allranks.cluster.sites.model import NodeShape, Partition, Site
 from allranks.core.units import Gpus
 from allranks.errors import JobError, SiteError
-from allranks.job.derivation import TASK_PER_RANK, derive
-from allranks.job.fields import LAUNCHERS, Job
+from allranks.job.derivation import derive
+from allranks.job.fields import Job
+from allranks.job.launchers import LAUNCHERS
 from allranks.job.layers import Origin, given
 from allranks.job.plan import Plan
-from allranks.job.plan_explanation import explain
+from allranks.job.plan_record import explain
 
 A100 = NodeShape(gpus=4, gpu_type="A100", cpus=64, memory=512 * 1024)
 LAB = Site("lab", partitions=(Partition("gpu", (A100,), max_time=86400, default=True),))
@@ -55,10 +56,10 @@ def test_without_gpus_one_rank_per_node() -> None:
     assert reasons(plan)["nprocs"] == "derived: no GPUs: one rank per node"
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS[1:])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_tasks_follow_the_launcher(launcher: str) -> None:
     plan = plan_of(launcher=launcher, nodes=2, gpus_per_node=4)
-    per_rank = launcher in TASK_PER_RANK
+    per_rank = LAUNCHERS[launcher].task_per_rank
     assert plan.shape.tasks_per_node == (4 if per_rank else 1)
     kind = "rank" if per_rank else "node"
     assert reasons(plan)["tasks_per_node"] == f"derived: {launcher} has one task per {kind}"
@@ -132,7 +133,7 @@ def test_auto_picks_a_launcher_and_says_why(
     scheduler: str, fields: dict[str, Any], launcher: str, why: str
 ) -> None:
     plan = plan_of(scheduler, **fields)
-    assert plan.launcher == launcher
+    assert plan.launcher.name == launcher
     assert reasons(plan)["launcher"].startswith(f"derived: {why}")
 
 
@@ -177,7 +178,7 @@ def test_a_site_that_wants_an_account(account: str | None) -> None:
     message = refusal(site=site, account=account)
     assert message == "Site lab wants --account and --time. Give it, or put it in allranks.toml."
     assert plan_of(site=site, account="p1", time="1h").job.account == "p1"
-    assert plan_of("local", site=site).launcher == "fork"
+    assert plan_of("local", site=site).launcher.name == "fork"
 
 
 @pytest.mark.parametrize(
@@ -195,11 +196,11 @@ def test_a_job_that_does_not_fit(fields: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("launcher", ["fork", "horovod"])
 def test_our_own_launchers_need_the_agent(launcher: str) -> None:
     assert f"--no-agent with --launcher {launcher}" in refusal(launcher=launcher, agent=False)
-    assert plan_of("local", launcher=launcher, agent=False).launcher == launcher
+    assert plan_of("local", launcher=launcher, agent=False).launcher.name == launcher
 
 
 def test_mpirun_has_its_own_first_node_and_no_pyxis() -> None:
-    assert "puts rank 0 on the first node" in refusal(launcher="mpirun", head="n2", nodes=2)
+    assert "starts rank 0 on the first node" in refusal(launcher="mpirun", head="n2", nodes=2)
     assert "an option of srun" in refusal(
         launcher="mpirun", container="a", container_runtime="pyxis"
     )
@@ -255,6 +256,6 @@ def test_limits_of_what_was_not_asked_for_are_told(more: dict[str, Any]) -> None
 @pytest.mark.parametrize("signal", ["B:TERM@60", "B:SIGTERM@60", "RB:15@60"])
 def test_a_signal_that_looks_like_slurms_own_end_is_refused(signal: str) -> None:
     said = refusal(requeue=True, signal=signal)
-    assert "Use another: --signal " + signal.partition(":")[0] + ":USR1@60" in said
+    assert "Use another signal: --signal " + signal.partition(":")[0] + ":USR1@60" in said
     assert plan_of(signal=signal).job.signal == signal
     assert plan_of(requeue=True, signal="TERM@60").job.signal == "TERM@60"  # for the steps alone

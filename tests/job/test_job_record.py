@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import given as given_values
 from hypothesis import strategies as st
 
-from allranks.job.fields import LAUNCHERS, Job
+from allranks.job.fields import LAUNCHER_NAMES, Job
 from allranks.job.plan_record import job_toml, plan_record
 from allranks.job.resolve import resolve
 from allranks.job.sbatch import render
@@ -72,7 +72,7 @@ def check(plan: Any, here: Path) -> None:
     gpus=st.none() | st.integers(1, 8),
     memory=st.none() | st.integers(0, 10**7),
     time=st.none() | st.integers(1, 10**6),
-    launcher=st.sampled_from(LAUNCHERS),
+    launcher=st.sampled_from(LAUNCHER_NAMES),
     args=st.lists(
         st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=3
     ),

@@ -99,7 +99,9 @@ def _here(parameters: dict[str, Any]) -> Any:
     job = {"command": (MODULE,), "module": True, "nprocs": str(size)}
     plan = make_plan(parameters | job, get_scheduler("local"))
     with tempfile.TemporaryDirectory(prefix="allranks-check-") as folder, _StatusLine() as line:
-        return check_here(words, plan.launcher, plan.shape.world_size, Path(folder), line.update)
+        return check_here(
+            words, plan.launcher.name, plan.shape.world_size, Path(folder), line.update
+        )
 
 
 class _StatusLine:

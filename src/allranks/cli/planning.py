@@ -13,7 +13,7 @@ from allranks.cli.job_options import given_values
 from allranks.core.redaction import redact_words
 from allranks.core.shell import join
 from allranks.job.plan import Plan
-from allranks.job.plan_explanation import explain
+from allranks.job.plan_record import explain
 from allranks.schedulers.base import Scheduler
 
 
@@ -23,7 +23,7 @@ def make_plan(parameters: dict[str, Any], scheduler: Scheduler, *, detect: bool 
     if parameters.get("explain"):
         show_explanation(plan)
     elif sys.stderr.isatty() and (chosen := plan.origins.get("launcher")) and chosen.why:
-        click.secho(f"launcher {plan.launcher}: {chosen.why}", dim=True, err=True)
+        click.secho(f"launcher {plan.launcher.name}: {chosen.why}", dim=True, err=True)
     for note in plan.notes:
         click.echo(f"{click.style('note:', fg='yellow')} {note}", err=True)
     return plan

@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allranks.errors import JobError, UsageError
-from allranks.job.plan import Plan
+
+if TYPE_CHECKING:
+    from allranks.job.plan import Plan
 
 _KEY = re.compile(r"(?P<key>[A-Za-z_]\w*)\s*:(?:\s+(?P<value>.*))?$")
 _COMMENT = re.compile(r"(^|\s)#.*$")
@@ -55,7 +57,7 @@ class AccelerateFile:
 
 def find_accelerate_file(plan: Plan) -> AccelerateFile | None:
     """The file that ``accelerate launch`` would read in this job, if there is one here."""
-    if plan.launcher != "accelerate":
+    if plan.launcher.module != "accelerate":
         return None
     named = _option(plan, "--config_file")
     path = Path(plan.job.chdir or ".", named).expanduser() if named else _default(plan)
@@ -78,7 +80,7 @@ def parse_accelerate(name: str, text: str) -> AccelerateFile:
 
 def check_accelerate_file(plan: Plan, scheduler: str) -> Iterator[str]:
     """Notes; a file or words that contradict the job in what they mean raise ``JobError``."""
-    if plan.launcher != "accelerate":
+    if plan.launcher.module != "accelerate":
         return
     _check_words(plan)
     file, named = plan.accelerate_file, _option(plan, "--config_file")

@@ -166,7 +166,7 @@ def _told(named: _Named, corrections: list[Correction]) -> str:
 
 def _wrong_batch(value: dict[str, Any], plan: Plan, named: _Named) -> str | None:
     """Why DeepSpeed would refuse the batch sizes, or None."""
-    if plan.launcher == "python" or "elasticity" in value:
+    if not plan.launcher.supervised or "elasticity" in value:
         return None  # the number of processes is the script's affair, or DeepSpeed's
     train, micro, steps = (value.get(name) for name in SIZES)
     if train is None and micro is None:

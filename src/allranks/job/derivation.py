@@ -22,15 +22,9 @@ from allranks.core.python_imports import ImportScan, scan
 from allranks.core.units import Gpus
 from allranks.errors import JobError
 from allranks.job.fields import Job, flag
+from allranks.job.launchers import LAUNCHERS, Launcher
 from allranks.job.layers import Origin
 from allranks.job.plan import JobShape, Plan
-from allranks.job.requeue_checks import going_on_notes
-
-TASK_PER_RANK = frozenset({"srun", "mpirun", "horovod"})
-"""Launchers under which Slurm counts one task per rank; the others want one task per node."""
-
-OURS = frozenset({"fork", "horovod"})
-"""Launchers that cannot do without the agent: it starts or introduces the ranks."""
 
 NO_GPUS = Gpus(0)
 
@@ -59,7 +53,7 @@ class Derivation:
         self.framework = self._framework()
         self.launcher = self._launcher()
         if self.scheduler == "slurm":
-            self._check_launcher()
+            self.launcher.check(job)
         nodes = job.nodes or self._derive("nodes", 1, "nobody asked for more")
         gpus = self._gpus()
         ranks = self._ranks(nodes, gpus)
@@ -69,7 +63,7 @@ class Derivation:
             self._derive("gpus_per_node", gpus, f"{job.gpus_per_task.count} × {tasks} tasks")
         shape = self._resources(JobShape(nodes, ranks, tasks, gpus))
         self._compare_ranks_with_gpus(shape)
-        self.notes += going_on_notes(job)
+        self.notes += requeue_notes(job)
         if self.site is not None and self.scheduler == "slurm":
             self._check_site(self.site, shape)
         name = job.name or self._derive("name", _stem(job.script), "the script's name")
@@ -110,39 +104,18 @@ class Derivation:
         found = self.imports.framework if self.imports else None
         return self._derive("framework", found, f"{self.job.script} imports it") if found else None
 
-    def _launcher(self) -> str:
+    def _launcher(self) -> Launcher:
         job, asked = self.job, self.job.launcher or "auto"
         if asked != "auto":
-            return asked
+            return LAUNCHERS[asked]
         if self.scheduler == "local":
-            return str(self._derive("launcher", *self._local_launcher()))
+            return LAUNCHERS[self._derive("launcher", *self._local_launcher())]
         name, why = "srun", "Slurm starts, binds and ends one task per rank; nothing else is needed"
         if self.framework == "horovod":
             name, why = "horovod", f"{job.script} imports horovod"
         elif job.tasks_per_node == 1 and self._several_ranks():
             name, why = "torchrun", "one task per node is asked for, with several ranks on it"
-        return str(self._derive("launcher", name, why))
-
-    def _check_launcher(self) -> None:
-        """What a launcher cannot do under Slurm."""
-        job, name = self.job, self.launcher
-        if job.agent is False and name in OURS:
-            raise JobError(
-                f"--no-agent with --launcher {name}: allranks itself is what starts its ranks.\n"
-                "Leave --no-agent out, or use --launcher srun."
-            )
-        if name != "mpirun":
-            return
-        if job.head:
-            raise JobError(
-                f"--head {job.head} with --launcher mpirun: mpirun puts rank 0 on the first node.\n"
-                "Leave --head out, or use --launcher srun."
-            )
-        if job.container and job.container_runtime == "pyxis":
-            raise JobError(
-                "--container-runtime pyxis with --launcher mpirun: pyxis is an option of srun.\n"
-                "Use --launcher srun, or --container-runtime apptainer."
-            )
+        return LAUNCHERS[self._derive("launcher", name, why)]
 
     def _local_launcher(self) -> tuple[str, str]:
         if self.framework == "horovod":
@@ -173,11 +146,11 @@ class Derivation:
                     f"Use --nprocs {low or high}" + (f" or {high}." if low else ".")
                 )
             return job.nprocs // nodes
-        if job.tasks_per_node and self.launcher in TASK_PER_RANK:
+        if job.tasks_per_node and self.launcher.task_per_rank:
             return job.tasks_per_node
-        if self.launcher == "python":
+        if not self.launcher.supervised:
             return 1
-        if job.gpus_per_task and self.launcher in TASK_PER_RANK:
+        if job.gpus_per_task and self.launcher.task_per_rank:
             return int(self._derive("nprocs", 1, "one task"))
         ranks = max(1, gpus.count)
         why = f"one rank per GPU × {nodes} nodes" if gpus.count else "no GPUs: one rank per node"
@@ -185,22 +158,22 @@ class Derivation:
         return ranks
 
     def _tasks(self, ranks: int) -> int:
-        job, per_rank = self.job, self.launcher in TASK_PER_RANK
+        job, per_rank = self.job, self.launcher.task_per_rank
         wanted = ranks if per_rank else 1
         if job.tasks_per_node and job.tasks_per_node != wanted:
             if per_rank:
                 raise JobError(
                     f"--tasks-per-node {job.tasks_per_node} contradicts {ranks} ranks per node "
-                    f"({self.origins.get('nprocs', 'asked for')}): the {self.launcher} launcher has "
+                    f"({self.origins.get('nprocs', 'asked for')}): the {self.launcher.name} launcher has "
                     f"one task per rank.\nUse --tasks-per-node {ranks}, or leave it out."
                 )
             raise JobError(
-                f"--tasks-per-node {job.tasks_per_node} with --launcher {self.launcher}: it starts "
+                f"--tasks-per-node {job.tasks_per_node} with --launcher {self.launcher.name}: it starts "
                 f"the ranks of a node itself, so it wants one task per node.\n"
                 f"Leave --tasks-per-node out, or use --launcher srun."
             )
         if not job.tasks_per_node:
-            why = f"{self.launcher} has one task per " + ("rank" if per_rank else "node")
+            why = f"{self.launcher.name} has one task per " + ("rank" if per_rank else "node")
             self._derive("tasks_per_node", wanted, why)
         return wanted
 
@@ -250,7 +223,7 @@ class Derivation:
 
     def _compare_ranks_with_gpus(self, shape: JobShape) -> None:
         gpus, ranks = shape.gpus_per_node.count, shape.ranks_per_node
-        if self.launcher == "python" or gpus in (0, ranks):
+        if not self.launcher.supervised or gpus in (0, ranks):
             return
         if ranks > gpus:
             self.notes.append(
@@ -286,3 +259,27 @@ def _tasks(number: int) -> str:
 def _stem(script: str) -> str:
     name = Path(script).name
     return name[:-3] if name.endswith(".py") else name or "job"
+
+
+def requeue_notes(job: Job) -> list[str]:
+    """Return notes about limits without effect; a signal that would be misread raises `JobError`."""
+    _refuse_term(job)
+    given = [flag(name) for name in ("max_attempts", "max_no_progress") if getattr(job, name)]
+    if not given or job.requeue or job.restarts:
+        return []
+    without = f"without {flag('requeue')} or {flag('restarts')}"
+    return [f"{' and '.join(given)} {without}: the run has one attempt."]
+
+
+def _refuse_term(job: Job) -> None:
+    """A job script with --requeue takes TERM as Slurm's own signal for the end of the job."""
+    asked = job.signal or ""
+    options, _, signal = asked.rpartition(":")
+    name, _, seconds = signal.partition("@")
+    if not job.requeue or "B" not in options or name.removeprefix("SIG") not in ("TERM", "15"):
+        return
+    other = f"{options}:USR1" + (f"@{seconds}" if seconds else "")
+    raise JobError(
+        f"{flag('signal')} {asked} with {flag('requeue')}: Slurm ends jobs with TERM, so the job script "
+        f"could not distinguish it from a cancellation.\nUse another signal: {flag('signal')} {other}"
+    )

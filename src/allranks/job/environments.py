@@ -11,6 +11,7 @@ from __future__ import annotations
 from allranks.core.redaction import holds_secret
 from allranks.core.shell import Raw, Word, join, quote
 from allranks.job.fields import Job
+from allranks.job.plan import Plan
 
 MODULE_COMMAND = (
     "# A batch shell is no login shell: it may not know the module command yet.",
@@ -178,3 +179,24 @@ def inner_words(job: Job) -> list[Word]:
 def _file(path: str) -> str:
     """``source`` looks a plain name up in PATH and takes a dash for an option; a user means a file."""
     return path if "/" in path and not path.startswith("-") else f"./{path}"
+
+
+def run_folder(plan: Plan) -> str:
+    """Return the variable with the whole run folder; a task of an array has its own folder inside it."""
+    return "${ALLRANKS_ATTEMPT_DIR%/attempts/*}" if plan.job.array else "$ALLRANKS_RUN_DIR"
+
+
+def container_words(plan: Plan) -> list[Word]:
+    """Return the words that run a command in the container; none without one, or with pyxis."""
+    if not plan.job.container or plan.uses_pyxis:
+        return []
+    own: list[Word] = [Raw(f'"{run_folder(plan)}"')] if plan.uses_agent else []
+    gpus = plan.shape.gpus_per_node.count > 0
+    return apptainer_words(plan.job, plan.gpu_vendor, gpus, own)
+
+
+def batch_python(plan: Plan) -> Word:
+    """Return a Python of the batch script: the job's own, unless only the tasks have it."""
+    if plan.only_tasks_have_environment:
+        return Raw('"$(type -P python3 || type -P python)"')
+    return plan.python

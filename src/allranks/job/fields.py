@@ -13,10 +13,9 @@ from typing import Any
 
 from allranks.core.units import Gpus, parse_memory, parse_time
 from allranks.job import field_parsing as parse
+from allranks.job.launchers import LAUNCHERS
 
-LAUNCHERS = (
-    "auto", "fork", "torchrun", "srun", "launch", "accelerate", "deepspeed", "horovod", "mpirun", "python",
-)  # fmt: skip
+LAUNCHER_NAMES = ("auto", *LAUNCHERS)
 FRAMEWORKS = ("auto", "torch", "tensorflow", "horovod", "none")
 GROUPS = ("What to run", "How much", "Queue", "Launch", "Environment", "Run folder")
 
@@ -162,8 +161,8 @@ class Job:
     )
 
     launcher: str | None = _launch(
-        "How processes start: " + ", ".join(LAUNCHERS) + " [default: auto].",
-        parse=parse.one_of(*LAUNCHERS),
+        "How processes start: " + ", ".join(LAUNCHER_NAMES) + " [default: auto].",
+        parse=parse.one_of(*LAUNCHER_NAMES),
         metavar="NAME",
         short="l",
     )

@@ -1,4 +1,4 @@
-"""The Plan: a job with every value settled, ready to be rendered."""
+"""The Plan: a job with every value resolved, ready to be rendered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from allranks.core.redaction import holds_secret
 from allranks.core.shell import Word
 from allranks.core.units import Gpus
 from allranks.job.fields import Job
+from allranks.job.launchers import Launcher
 from allranks.job.layers import Origin
+from allranks.runtime.agent.requeue_policy import RequeuePolicy
 
 if TYPE_CHECKING:
     from allranks.job.accelerate_config import AccelerateFile
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobShape:
-    """How many of everything."""
+    """The size of a job: nodes, ranks, tasks, GPUs, CPUs, memory."""
 
     nodes: int
     ranks_per_node: int
@@ -27,7 +29,7 @@ class JobShape:
     """Slurm tasks on a node: one per rank, or one that starts the node's ranks."""
     gpus_per_node: Gpus
     cpus_per_task: int | None = None
-    """None: nobody said and no site tells; Slurm's default holds."""
+    """None: unknown, so Slurm's default applies."""
     memory: int | None = None
     """MiB on each node; 0 is all of it, None is the partition's default."""
 
@@ -37,7 +39,7 @@ class JobShape:
 
     @property
     def cpus_per_rank(self) -> int | None:
-        """CPUs that a rank may use, where it is known."""
+        """CPUs that a rank may use, if known."""
         if self.cpus_per_task is None:
             return None
         return max(1, self.cpus_per_task * self.tasks_per_node // self.ranks_per_node)
@@ -53,7 +55,7 @@ class Plan:
 
     job: Job
     shape: JobShape
-    launcher: str
+    launcher: Launcher
     site: Site | None = None
     origins: dict[str, Origin] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -73,6 +75,51 @@ class Plan:
     @property
     def agent(self) -> bool:
         return self.job.agent is not False
+
+    @property
+    def uses_agent(self) -> bool:
+        """Whether allranks does anything on the nodes."""
+        return self.agent and self.launcher.supervised
+
+    def agent_words(self, *words: Word) -> list[Word]:
+        """Return a command of the agent."""
+        return [self.python, "-m", "allranks.runtime.agent", *words]
+
+    @property
+    def uses_pyxis(self) -> bool:
+        """Whether srun itself starts the tasks in the container."""
+        return bool(self.job.container) and self.job.container_runtime == "pyxis"
+
+    @property
+    def setup_in_task(self) -> bool:
+        """Whether every task sets up its environment, instead of the batch script once."""
+        return self.job.setup_on == "node" and self.launcher.uses_srun
+
+    @property
+    def only_tasks_have_environment(self) -> bool:
+        """Whether the batch script runs outside the environment of the ranks."""
+        return self.setup_in_task or self.uses_pyxis
+
+    @property
+    def requeues(self) -> bool:
+        """Whether the job script requeues itself."""
+        return bool(self.job.requeue) and self.uses_agent
+
+    @property
+    def restarts_ranks(self) -> bool:
+        """Whether failed ranks are started again in place."""
+        return bool(self.job.restarts) and self.uses_agent
+
+    @property
+    def requeue_policy(self) -> RequeuePolicy:
+        """The limits within which another attempt follows."""
+        usual, job = RequeuePolicy(), self.job
+        return RequeuePolicy(
+            self.requeues,
+            job.max_attempts or usual.max_attempts,
+            job.max_no_progress or usual.max_no_progress,
+            job.restarts or usual.restarts,
+        )
 
     @property
     def training(self) -> list[Word]:
@@ -96,19 +143,19 @@ class Plan:
 
     @property
     def secrets(self) -> dict[str, str]:
-        """Variables that go to the job in its environment and are never written down."""
+        """Variables that reach the job by its environment and are never written to a file."""
         return {name: value for name, value in self.job.env.items() if holds_secret(name, value)}
 
     @property
     def accelerate_needs_cpu(self) -> bool:
-        """Without GPUs Accelerate takes every rank for a world of its own unless it is told."""
+        """Without GPUs and this variable, Accelerate trains in every rank separately."""
         modules = self.imports.modules if self.imports else frozenset()
-        uses_it = self.launcher == "accelerate" or modules & {"accelerate", "transformers"}
+        uses_it = self.launcher.module == "accelerate" or modules & {"accelerate", "transformers"}
         return bool(uses_it) and not self.shape.gpus_per_node.count
 
     @property
     def gpu_vendor(self) -> str:
-        """Whose GPUs the nodes have."""
+        """The vendor of the nodes' GPUs."""
         if self.site is not None:
             for partition in self.site.partitions:
                 if self.job.partition in (None, partition.name):

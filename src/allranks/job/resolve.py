@@ -10,9 +10,10 @@ from typing import Any
 from allranks.cluster.sites.model import Site
 from allranks.cluster.sites.site_lookup import find_site, load_site
 from allranks.errors import JobError, UsageError
+from allranks.job.accelerate_config import check_accelerate_file, find_accelerate_file
+from allranks.job.deepspeed_config import check_deepspeed_config
 from allranks.job.derivation import derive
 from allranks.job.fields import Job
-from allranks.job.framework_files import check_files
 from allranks.job.layers import JobLayer, file_layer, find_file, given, merge, site_layer
 from allranks.job.plan import Plan
 
@@ -40,7 +41,14 @@ def resolve(
     if job.chdir:  # named from here, used elsewhere
         job = replace(job, chdir=str(Path(job.chdir).expanduser().absolute()))
     _check_script(job)
-    return check_files(derive(job, origins, site, scheduler), scheduler)
+    return _read_framework_files(derive(job, origins, site, scheduler), scheduler)
+
+
+def _read_framework_files(plan: Plan, scheduler: str) -> Plan:
+    """Add what the settings files of Accelerate and DeepSpeed say; a contradiction is an error here."""
+    plan = replace(plan, accelerate_file=find_accelerate_file(plan))
+    notes = (*check_accelerate_file(plan, scheduler), *check_deepspeed_config(plan, scheduler))
+    return replace(plan, notes=(*plan.notes, *notes))
 
 
 def _site(name: str | None, detect: bool) -> Site | None:

@@ -137,7 +137,7 @@ def _completed(plan: Plan, run: Run, python: str, setup: list[str]) -> Plan:
     if plan.job.snapshot == "copy":
         plan = with_kept_code(plan, run)
     plan = replace(plan, job=replace(plan.job, python=python))
-    if plan.launcher == "mpirun" and not plan.job.mpi:
+    if not plan.job.mpi and plan.launcher.is_mpi(plan.job):
         plan = replace(plan, job=replace(plan.job, mpi=mpi_family(setup)))
     return plan
 

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 
 from allranks.cluster.slurm.submit_environment import RANK_VARIABLES
 from allranks.errors import MissingDependencyError
-from allranks.job.launchers import LAUNCHERS, Place
-from allranks.job.launchers.horovodrun import needs_table
+from allranks.job.launchers import LocalNode
+from allranks.job.launchers.horovodrun import needs_rendezvous_server
 from allranks.job.plan import Plan
-from allranks.job.sbatch.attempt_lines import requeue_policy
 from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
 from allranks.runs.run_process import note_process
@@ -51,18 +50,18 @@ def run_attempts(
 
 def local_policy(plan: Plan) -> RequeuePolicy:
     """Return the limits of a run on this machine, which has no queue to go back to."""
-    return requeue_policy(plan)._replace(requeue=False)
+    return plan.requeue_policy._replace(requeue=False)
 
 
 def _run_attempt(
     plan: Plan, run: Run, setup: list[str], show: str, meanwhile: Callable[[], object]
 ) -> AttemptEnd:
     """Run one attempt. The exit code is the failing rank's."""
-    launcher = LAUNCHERS[plan.launcher]
-    words = [word for group in launcher.words(plan, _place(plan)) for word in group]
+    launcher = plan.launcher
+    words = [word for group in launcher.local_words(plan, _node(plan)) for word in group]
     words = wrap_command(setup, plan, run.path / "lib", words)
     session = uuid.uuid4().hex
-    attempt = run.new_attempt(launcher=plan.launcher, hosts=[os.uname().nodename])
+    attempt = run.new_attempt(launcher=plan.launcher.name, hosts=[os.uname().nodename])
     env = _environment(plan, run, attempt, session) | {"ALLRANKS_SHOW": show}
     try:
         with _horovod_server(plan, env) as serve:
@@ -76,7 +75,7 @@ def _run_attempt(
     finally:
         sweep(session)
     code, failure = watch.code, attempt.first_failure()
-    if code and failure and launcher.wraps_ranks and plan.launcher != "srun":
+    if code and failure and launcher.wraps_ranks and not launcher.reports_exit_code:
         code = failure.exit_code or code  # other launchers turn every failure into a 1
         print(summary(attempt.path), file=sys.stderr)
     return AttemptEnd(attempt, code, local_policy(plan), terminated=watch.is_stopped)
@@ -92,7 +91,7 @@ def _horovod_server(plan: Plan, env: dict[str, str]) -> Iterator[Callable[[], ob
     if "HOROVOD_RANK" in env:  # we are inside another Horovod job
         for name in [each for each in RANK_VARIABLES if each.startswith("HOROVOD_")]:
             env.pop(name, None)
-    if plan.launcher == "horovod" or not needs_table(plan):
+    if plan.launcher.framework == "horovod" or not needs_rendezvous_server(plan):
         yield lambda: None
         return
     from allranks.runtime.world.horovod_rendezvous import open_rendezvous_server
@@ -103,17 +102,16 @@ def _horovod_server(plan: Plan, env: dict[str, str]) -> Iterator[Callable[[], ob
         yield server.serve_in_background
 
 
-def _place(plan: Plan) -> Place:
+def _node(plan: Plan) -> LocalNode:
     # Two runs that start at the same moment must not look for a port from the same start.
     port = plan.job.port or free_port("127.0.0.1", derived_port(uuid.uuid4().hex))
-    return Place(
+    return LocalNode(
         node_rank="0",
         address="127.0.0.1",
         port=str(port),
         endpoint=f"127.0.0.1:{port}",
         is_host="1",
         id=uuid.uuid4().hex[:8],
-        agent=(plan.python, "-m", "allranks.runtime.agent"),
     )
 
 
@@ -125,7 +123,7 @@ def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[s
     env |= {
         "ALLRANKS_RUN_DIR": str(run.path),
         "ALLRANKS_ATTEMPT_DIR": str(attempt.path),
-        "ALLRANKS_LAUNCHER": plan.launcher,
+        "ALLRANKS_LAUNCHER": plan.launcher.name,
         "ALLRANKS_SESSION": session,
         "ALLRANKS_BIND": plan.job.bind or "auto",
     }

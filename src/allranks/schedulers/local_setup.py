@@ -16,7 +16,6 @@ from allranks.core.shell import quote
 from allranks.errors import JobError, MissingDependencyError
 from allranks.job.environments import setup_lines, variable_lines
 from allranks.job.fields import Job
-from allranks.job.launchers import LAUNCHERS
 from allranks.job.plan import Plan
 
 _STRICT = "set -eo pipefail"
@@ -57,7 +56,7 @@ def wrap_command(lines: list[str], plan: Plan, library: Path, words: list[str]) 
 
 def check_launcher(plan: Plan, python: str) -> None:
     """Refuse a launcher whose package is missing, as far as that can be seen from here."""
-    launcher = LAUNCHERS[plan.launcher]
+    launcher = plan.launcher
     if launcher.module and python == sys.executable and find_spec(launcher.module) is None:
         raise MissingDependencyError(
             f"The {launcher.name} launcher needs the '{launcher.module}' package.\n"

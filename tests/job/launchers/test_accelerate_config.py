@@ -11,7 +11,6 @@ import pytest
 from allranks.core.shell import join
 from allranks.errors import JobError, UsageError
 from allranks.job.accelerate_config import read_accelerate_file
-from allranks.job.launchers import LAUNCHERS, SLURM
 from allranks.job.plan import Plan
 from allranks.job.resolve import resolve
 
@@ -59,7 +58,7 @@ def plan_of(*words: str, scheduler: str = "slurm", **fields: Any) -> Plan:
 
 
 def said(plan: Plan) -> str:
-    return join(word for group in LAUNCHERS["accelerate"].words(plan, SLURM) for word in group)
+    return join(word for group in plan.launcher.task_words(plan) for word in group)
 
 
 def test_what_is_read(here: Path) -> None:

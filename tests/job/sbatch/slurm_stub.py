@@ -37,7 +37,7 @@ esac
     "sleep": HEAD,
     "squeue": "#!/bin/bash\n",
     # The ranks: what they leave behind, and their exit code, is the hook's.
-    "srun": HEAD + 'if [[ $* == *meet* ]]; then echo 127.0.0.1 20001 lo; exit; fi\n. "$STUB/ranks"\n',
+    "srun": HEAD + 'if [[ $* == *find_endpoint* ]]; then echo 127.0.0.1 20001 lo; exit; fi\n. "$STUB/ranks"\n',
 }  # fmt: skip
 RUNNING = "RUNNING Reason=None Requeue=1 Restarts=0"
 TIME_IS_UP = "COMPLETING Reason=TimeLimit Requeue=1 Restarts=0"

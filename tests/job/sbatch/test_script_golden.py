@@ -19,7 +19,7 @@ from script_rig import plan_of
 
 from allranks._version import __version__
 from allranks.cluster.sites.site_lookup import load_site
-from allranks.job.fields import LAUNCHERS
+from allranks.job.launchers import LAUNCHERS
 from allranks.job.plan import Plan
 from allranks.job.sbatch import render
 
@@ -87,7 +87,7 @@ ODD: dict[str, dict[str, Any]] = {
         "output": "%x.out", "error": "%x.err", "memory": "0", "sbatch": {"hold": "", "nice": "5"},
     },
 }  # fmt: skip
-GRID = [(launcher, place) for launcher in LAUNCHERS[1:] for place in ENVIRONMENTS]
+GRID = [(launcher, place) for launcher in LAUNCHERS for place in ENVIRONMENTS]
 IMPOSSIBLE = {("mpirun", "pyxis")}
 CASES: dict[str, dict[str, Any]] = {
     f"{launcher}.{place}": {**BASE, "launcher": launcher, **ENVIRONMENTS[place]}

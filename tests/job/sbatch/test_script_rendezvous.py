@@ -123,7 +123,7 @@ def test_an_interface_can_be_given(stage: Stage, job_id: str) -> None:
 def test_an_interface_that_is_not_there_is_told(stage: Stage, job_id: str) -> None:
     told = meet(stage, job_id, {"interface": "ib9"}, IP_CODE="1", IP_ADDR="")
     assert told.code == 1
-    assert "No address could be found on n1 for the other nodes to meet on." in told.output
+    assert "No address of n1 was found that the other nodes reach." in told.output
     assert told.of("python") == []
 
 
@@ -180,7 +180,16 @@ def test_the_head_node_finds_its_own_address(stage: Stage, job_id: str, first_po
     told = meet(stage, job_id, {"head": "n2"})
     asked = told.of("srun")[0]
     assert asked[:4] == ("--nodes=1", "--ntasks=1", "--overlap", "--nodelist=n2")
-    assert asked[4:] == ("bash", "-c", 'meet "$@"', "meet", "n2", "n1", "", str(first_port))
+    assert asked[4:] == (
+        "bash",
+        "-c",
+        'find_endpoint "$@"',
+        "find_endpoint",
+        "n2",
+        "n1",
+        "",
+        str(first_port),
+    )
     assert told.env["MASTER_ADDR"] == "127.0.0.1"
 
 

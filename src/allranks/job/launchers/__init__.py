@@ -1,31 +1,31 @@
-"""How processes start: one file per launcher."""
+"""How processes start: one class per launcher, and the table of all."""
 
 from __future__ import annotations
 
-from allranks.job.launchers.accelerate_launch import Accelerate
-from allranks.job.launchers.base import SLURM, Launcher, Place
-from allranks.job.launchers.deepspeed_launch import DeepSpeed
-from allranks.job.launchers.fork import Fork
-from allranks.job.launchers.horovodrun import Horovod
-from allranks.job.launchers.mpirun import Mpirun
-from allranks.job.launchers.plain_python import Python
-from allranks.job.launchers.srun import Srun
-from allranks.job.launchers.torch_distributed_launch import TorchDistributedLaunch
-from allranks.job.launchers.torchrun import Torchrun
+from allranks.job.launchers.accelerate_launch import AccelerateLauncher
+from allranks.job.launchers.base import Launcher, LocalNode
+from allranks.job.launchers.deepspeed_launch import DeepSpeedLauncher
+from allranks.job.launchers.fork import ForkLauncher
+from allranks.job.launchers.horovodrun import HorovodLauncher
+from allranks.job.launchers.mpirun import MpirunLauncher
+from allranks.job.launchers.plain_python import PythonLauncher
+from allranks.job.launchers.srun import SrunLauncher
+from allranks.job.launchers.torch_distributed_launch import TorchDistributedLauncher
+from allranks.job.launchers.torchrun import TorchrunLauncher
 
 LAUNCHERS: dict[str, Launcher] = {
     launcher.name: launcher
     for launcher in (
-        Fork(),
-        Torchrun(),
-        Srun(),
-        TorchDistributedLaunch(),
-        Accelerate(),
-        DeepSpeed(),
-        Horovod(),
-        Mpirun(),
-        Python(),
+        ForkLauncher(),
+        TorchrunLauncher(),
+        SrunLauncher(),
+        TorchDistributedLauncher(),
+        AccelerateLauncher(),
+        DeepSpeedLauncher(),
+        HorovodLauncher(),
+        MpirunLauncher(),
+        PythonLauncher(),
     )
 }
 
-__all__ = ["LAUNCHERS", "SLURM", "Launcher", "Place"]
+__all__ = ["LAUNCHERS", "Launcher", "LocalNode"]

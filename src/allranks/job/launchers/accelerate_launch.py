@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from allranks.core.shell import Word
 from allranks.job.accelerate_config import MODES, OWN_ENGINES
-from allranks.job.launchers.base import (
-    Groups,
-    Launcher,
-    Place,
-    block_signals,
-    signals_comment,
-    tail,
-)
-from allranks.job.plan import Plan
+from allranks.job.launchers.base import ElasticLauncher, Groups, LaunchNode
+
+if TYPE_CHECKING:
+    from allranks.job.plan import Plan
 
 
-class Accelerate(Launcher):
+class AccelerateLauncher(ElasticLauncher):
     """``accelerate launch --machine_rank …`` on every node."""
 
     name = "accelerate"
     module = "accelerate"
+    no_python = "--no_python"
 
-    def words(self, plan: Plan, place: Place) -> Groups:
+    def words(self, plan: Plan, node: LaunchNode) -> Groups:
         shape = plan.shape
         return [
-            [*block_signals(plan, place), *self._program(plan)],
+            [*self.prefix(plan, node), *self._program(plan)],
             [
                 *self._mode(plan),
                 "--num_processes",
@@ -32,15 +30,12 @@ class Accelerate(Launcher):
                 "--num_machines",
                 str(shape.nodes),
             ],
-            ["--machine_rank", place.node_rank],
-            ["--main_process_ip", place.address, "--main_process_port", place.port],
+            ["--machine_rank", node.node_rank],
+            ["--main_process_ip", node.address, "--main_process_port", node.port],
             self._rendezvous(plan),
             list(plan.job.launcher_args),
-            tail(plan, self, place, "--no_python"),
+            self.tail(plan, node),
         ]
-
-    def task_lines(self, plan: Plan) -> list[str]:
-        return signals_comment(plan)
 
     def _program(self, plan: Plan) -> list[Word]:
         if plan.python == "python":

@@ -1,45 +1,70 @@
-"""The seam: a launcher turns the training command into what a task runs.
+"""The interface of a launcher: how processes start, and the facts that the rest of the job needs about it.
 
-Where a job goes (this machine, Slurm) and how its processes start are independent: a launcher says its
-words once, in terms of a ``Place`` that holds the node's rank, the address and the port, either as
-shell variables of a job script or as plain values of this machine.
+Where a job runs (this machine, Slurm) and how its processes start are independent. A launcher that is
+started alike in both builds its command from a ``LaunchNode``, which holds the node's rank, address and port
+as shell variables of a job script or as values of this machine.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from allranks.core.shell import Raw, Word
-from allranks.job.plan import Plan
+from allranks.errors import JobError
+
+if TYPE_CHECKING:
+    from allranks.job.fields import Job
+    from allranks.job.plan import Plan
 
 Groups = list[list[Word]]
-"""A command as groups of words; a script shows one group a line."""
+"""A command as groups of words; a script shows one group per line."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a launcher needs to know of the node it starts on."""
+class LaunchNode(ABC):
+    """What a launcher needs to know about the node on which it starts."""
 
     node_rank: Word
     address: Word
     port: Word
     endpoint: Word
-    """Address and port in one word, brackets around IPv6."""
+    """Address and port in one word, with brackets around IPv6."""
     is_host: Word
     """1 on the head node, 0 elsewhere."""
     id: Word
-    """Tells this launch from any other."""
-    agent: tuple[Word, ...] = ()
-    """The agent's command up to its verb, or nothing when it is off."""
+    """Distinguishes this launch from any other."""
 
-    def rank(self, *options: Word) -> list[Word]:
-        """The words to put before a rank's command."""
-        return [Raw('"${rank[@]}"')] if self is SLURM else [*self.agent, "rank", *options, "--"]
+    @abstractmethod
+    def rank_prefix(self, plan: Plan, *options: Word) -> list[Word]:
+        """Return the words that put the agent around a rank's command."""
+
+    def launcher_prefix(self) -> list[Word]:
+        """Return the words before a launcher that would end its ranks at a signal."""
+        return []
 
 
-SLURM = Place(
+@dataclass(frozen=True)
+class SlurmNode(LaunchNode):
+    """A node of a Slurm job, described by variables that the job script sets."""
+
+    def rank_prefix(self, plan: Plan, *options: Word) -> list[Word]:
+        return [Raw('"${rank[@]}"')]  # empty where allranks is not installed
+
+    def launcher_prefix(self) -> list[Word]:
+        return [Raw('"${rank[@]:0:3}" ${rank[0]:+block-signals --}')]
+
+
+@dataclass(frozen=True)
+class LocalNode(LaunchNode):
+    """This machine."""
+
+    def rank_prefix(self, plan: Plan, *options: Word) -> list[Word]:
+        return plan.agent_words("rank", *options, "--")
+
+
+SLURM_NODE = SlurmNode(
     node_rank=Raw('"$NODE_RANK"'),
     address=Raw('"$MASTER_ADDR"'),
     port=Raw('"$MASTER_PORT"'),
@@ -47,7 +72,6 @@ SLURM = Place(
     is_host=Raw('"$is_host"'),
     id=Raw('"$SLURM_JOB_ID"'),
 )
-"""A node of a Slurm job; the variables are set by the script's parts."""
 
 
 class Launcher(ABC):
@@ -57,65 +81,103 @@ class Launcher(ABC):
     module: ClassVar[str | None] = None
     """Python module that must be importable in the job's environment."""
     install: ClassVar[str] = ""
-    """How to get it, where pip alone does not."""
-    through_srun: ClassVar[bool] = True
+    """How to install it, where pip alone does not."""
+    framework: ClassVar[str | None] = None
+    """The framework whose scripts it starts, if only those."""
+    task_per_rank: ClassVar[bool] = False
+    """Whether Slurm counts one task per rank, instead of one per node."""
+    uses_srun: ClassVar[bool] = True
     """False: the command runs once, on the first node, and reaches the others by itself."""
     survives_signals: ClassVar[bool] = False
     """Whether USR1 and USR2, which Slurm sends to every process of a step, leave it alive."""
+    supervised: ClassVar[bool] = True
+    """Whether allranks runs beside the ranks; False: the script starts and watches its own."""
     wraps_ranks: ClassVar[bool] = True
-    """Whether the agent stands around each rank."""
+    """Whether the agent is started around each rank."""
+    needs_agent: ClassVar[bool] = False
+    """Whether the agent starts the ranks or connects them, so that the job needs it."""
+    reports_exit_code: ClassVar[bool] = False
+    """Whether on this machine it exits with the failing rank's code; others exit with 1."""
 
     @abstractmethod
-    def words(self, plan: Plan, place: Place) -> Groups:
-        """The command that one Slurm task runs, or that starts all ranks of this machine."""
+    def task_words(self, plan: Plan) -> Groups:
+        """Return the command of one Slurm task, or of the batch script without srun."""
 
-    def agent_options(self, plan: Plan) -> list[Word]:
-        """Options of ``allranks.runtime.agent rank`` under this launcher."""
+    @abstractmethod
+    def local_words(self, plan: Plan, node: LocalNode) -> Groups:
+        """Return the command that starts all ranks of this machine."""
+
+    def check(self, job: Job) -> None:
+        """Raise `JobError` for what this launcher cannot do under Slurm."""
+        if self.needs_agent and job.agent is False:
+            raise JobError(
+                f"--no-agent with --launcher {self.name}: the agent starts its ranks.\n"
+                "Leave --no-agent out, or use --launcher srun."
+            )
+
+    def is_mpi(self, job: Job) -> bool:
+        """Whether the ranks find each other by MPI."""
+        return False
+
+    def srun_options(self, job: Job) -> list[Word]:
+        """Return further options of the srun that starts the tasks."""
         return []
 
-    def bare(self) -> list[Word]:
-        """What stands before a rank's command in place of the agent."""
+    def agent_options(self, plan: Plan) -> list[Word]:
+        """Return options of ``allranks.runtime.agent rank`` under this launcher."""
+        return []
+
+    def without_agent(self) -> list[Word]:
+        """Return the words before a rank's command in place of the agent."""
         return []
 
     def task_lines(self, plan: Plan) -> list[str]:
-        """Shell lines that a task runs before the command."""
+        """Return shell lines that a task runs before the command."""
         return []
 
     def script_lines(self, plan: Plan) -> list[str]:
-        """Shell lines that the batch script runs before the launch."""
+        """Return shell lines that the batch script runs before the launch."""
         return []
 
 
-_BLOCK_SIGNALS = Raw('"${rank[@]:0:3}" ${rank[0]:+block-signals --}')
-"""``python -m allranks.runtime.agent block-signals --`` where the agent is there, else nothing."""
+class NodeLauncher(Launcher):
+    """A launcher that is started once per node, alike on this machine and in a job script."""
 
-_SIGNALS_COMMENT = [
-    "# Slurm signals every process of the step. The launcher would end its ranks before they have saved:",
-    "# it runs with the signals blocked, and the agent around each rank unblocks them.",
-]
+    @abstractmethod
+    def words(self, plan: Plan, node: LaunchNode) -> Groups:
+        """Return the command that starts the ranks of a node."""
 
+    def task_words(self, plan: Plan) -> Groups:
+        return self.words(plan, SLURM_NODE)
 
-def block_signals(plan: Plan, place: Place) -> list[Word]:
-    """Return the words before a launcher that would end its ranks at a signal."""
-    return [_BLOCK_SIGNALS] if plan.agent and place is SLURM else []
-
-
-def signals_comment(plan: Plan) -> list[str]:
-    """Return the comment that explains `block_signals` in a task."""
-    return _SIGNALS_COMMENT if plan.agent else []
+    def local_words(self, plan: Plan, node: LocalNode) -> Groups:
+        return self.words(plan, node)
 
 
-def counts(plan: Plan) -> tuple[str, str]:
-    """Nodes and ranks per node, as words."""
-    return str(plan.shape.nodes), str(plan.shape.ranks_per_node)
+class ElasticLauncher(NodeLauncher):
+    """A launcher of the torchrun family, which starts ``python SCRIPT`` and ends its ranks at signals."""
 
+    no_python: ClassVar[str] = "--no-python"
+    """The option by which it starts a program as it is."""
 
-def tail(plan: Plan, launcher: Launcher, place: Place, no_python: str) -> list[Word]:
-    """The end of a command line of the torchrun family: the agent and the command, or the script.
+    def task_lines(self, plan: Plan) -> list[str]:
+        if not plan.agent:
+            return []
+        return [
+            "# Slurm signals every process of the step. The launcher would end its ranks before they have saved:",
+            "# it runs with the signals blocked, and the agent around each rank unblocks them.",
+        ]
 
-    These launchers start ``python SCRIPT`` unless told otherwise; the agent is told about by their
-    ``--no-python`` option.
-    """
-    if plan.agent:
-        return [no_python, *place.rank(*launcher.agent_options(plan)), *plan.command]
-    return plan.training if plan.is_python else [no_python, *plan.command]
+    def prefix(self, plan: Plan, node: LaunchNode) -> list[Word]:
+        """Return the words before the launcher."""
+        return node.launcher_prefix() if plan.agent else []
+
+    def tail(self, plan: Plan, node: LaunchNode) -> list[Word]:
+        """Return the end of the command line: the agent and the command, or the script."""
+        if plan.agent:
+            return [
+                self.no_python,
+                *node.rank_prefix(plan, *self.agent_options(plan)),
+                *plan.command,
+            ]
+        return plan.training if plan.is_python else [self.no_python, *plan.command]

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from allranks.core.shell import Raw, Word, quote
-from allranks.job.launchers.base import (
-    Groups,
-    Launcher,
-    Place,
-    block_signals,
-    signals_comment,
-    tail,
-)
-from allranks.job.plan import Plan
+from allranks.job.launchers.base import ElasticLauncher, Groups, LaunchNode
+
+if TYPE_CHECKING:
+    from allranks.job.plan import Plan
 
 RUNNER = "deepspeed.launcher.runner"
 
 
-class DeepSpeed(Launcher):
+class DeepSpeedLauncher(ElasticLauncher):
     """``deepspeed`` on one node, its per-node program on several."""
 
     name = "deepspeed"
     module = "deepspeed"
+    no_python = "--no_python"
 
-    def words(self, plan: Plan, place: Place) -> Groups:
-        start, *rest = self._start(plan, place)
+    def words(self, plan: Plan, node: LaunchNode) -> Groups:
+        start, *rest = self._start(plan, node)
         return [
-            [*block_signals(plan, place), *start],
+            [*self.prefix(plan, node), *start],
             *rest,
-            ["--master_addr", place.address, "--master_port", place.port],
+            ["--master_addr", node.address, "--master_port", node.port],
             list(plan.job.launcher_args),
-            [*(["--no_local_rank"] if plan.agent else []), *tail(plan, self, place, "--no_python")],
+            [*(["--no_local_rank"] if plan.agent else []), *self.tail(plan, node)],
         ]
 
-    def task_lines(self, plan: Plan) -> list[str]:
-        return signals_comment(plan)
-
-    def _start(self, plan: Plan, place: Place) -> Groups:
+    def _start(self, plan: Plan, node: LaunchNode) -> Groups:
         shape = plan.shape
         if shape.nodes == 1:
             program = ["deepspeed"] if plan.python == "python" else [plan.python, "-m", RUNNER]
@@ -45,7 +39,7 @@ class DeepSpeed(Launcher):
         # Between nodes the deepspeed command goes by ssh. This is the program that it would start
         # there; the names of the nodes do not matter to it, only their order and their ranks.
         return [
-            [plan.python, "-m", "deepspeed.launcher.launch", "--node_rank", place.node_rank],
+            [plan.python, "-m", "deepspeed.launcher.launch", "--node_rank", node.node_rank],
             [Raw(f'--world_info="$(base64 --wrap=0 <<<{quote(_world(plan))})"')],
         ]
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from allranks.core.shell import Word
-from allranks.job.launchers.base import Groups, Launcher, Place, counts
-from allranks.job.plan import Plan
+from allranks.job.launchers.base import Groups, LaunchNode, NodeLauncher
+
+if TYPE_CHECKING:
+    from allranks.job.plan import Plan
 
 
-class Fork(Launcher):
+class ForkLauncher(NodeLauncher):
     """``python -m allranks.runtime.agent ranks`` on every node."""
 
     name = "fork"
     survives_signals = True
     wraps_ranks = False
+    needs_agent = True
 
-    def words(self, plan: Plan, place: Place) -> Groups:
-        nodes, ranks = counts(plan)
-        agent: list[Word] = list(place.agent) or [plan.python, "-m", "allranks.runtime.agent"]
+    def words(self, plan: Plan, node: LaunchNode) -> Groups:
+        nodes, ranks = str(plan.shape.nodes), str(plan.shape.ranks_per_node)
         return [
-            [*agent, "ranks"],
-            ["--nprocs", ranks, "--nnodes", nodes, "--node-rank", place.node_rank],
+            plan.agent_words("ranks"),
+            ["--nprocs", ranks, "--nnodes", nodes, "--node-rank", node.node_rank],
             [*self._mode(plan), *plan.job.launcher_args],
             ["--", *(plan.training if plan.is_python else plan.command)],
         ]

@@ -1,4 +1,4 @@
-"""horovod: horovodrun on this machine; under Slurm one task per rank, meeting over gloo.
+"""horovod: horovodrun on this machine; under Slurm one task per rank, connected by gloo.
 
 horovodrun reaches other nodes by ssh, which most clusters forbid. Under Slurm the tasks are started by
 srun, and our agent gives each the variables that horovodrun would. The table by which the ranks find
@@ -7,52 +7,67 @@ each other is then served from the job script, whichever launcher starts a scrip
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from allranks.core.shell import Word, join
-from allranks.job.launchers.base import SLURM, Groups, Place
-from allranks.job.launchers.srun import Srun
-from allranks.job.plan import Plan
+from allranks.job.launchers.base import Groups, LocalNode
+from allranks.job.launchers.srun import SrunLauncher
+
+if TYPE_CHECKING:
+    from allranks.job.fields import Job
+    from allranks.job.plan import Plan
 
 
-class Horovod(Srun):
+class HorovodLauncher(SrunLauncher):
     """``horovodrun --gloo``, or srun with Horovod's own variables."""
 
     name = "horovod"
     module = "horovod"
     install = "allranks frameworks install horovod"
+    framework = "horovod"
+    needs_agent = True
+    reports_exit_code = False
 
-    def words(self, plan: Plan, place: Place) -> Groups:
-        if place is SLURM:
-            return super().words(plan, place)
+    def local_words(self, plan: Plan, node: LocalNode) -> Groups:
         # The module is the same program and belongs to the very interpreter that the job names.
         module: list[Word] = [plan.python, "-m", "horovod.runner.launch"]
         program: list[Word] = ["horovodrun"] if plan.python == "python" else module
         size: list[Word] = ["--gloo", "-np", str(plan.shape.world_size)]
-        command: list[Word] = [*place.rank("--prefix", "never"), *plan.command]  # it has its own
+        command: list[Word] = [
+            *node.rank_prefix(plan, "--prefix", "never"),
+            *plan.command,
+        ]  # it has its own
         return [[*program, *size], list(plan.job.launcher_args), command]
 
+    def is_mpi(self, job: Job) -> bool:
+        return False
 
-def needs_table(plan: Plan) -> bool:
-    """Whether ranks are to find each other by a table: not where MPI tells them, nor one alone."""
-    uses = plan.launcher == "horovod" or plan.framework == "horovod"
-    by_mpi = plan.launcher == "mpirun" or (plan.launcher == "srun" and bool(plan.job.mpi))
-    return uses and plan.agent and not by_mpi and plan.launcher != "python"
+    def srun_options(self, job: Job) -> list[Word]:
+        return []
 
 
-def table_lines(plan: Plan, served_by: Word) -> list[str]:
-    """Lines of a job script that serve the table as long as the script runs, by that Python."""
-    if not needs_table(plan):
+def needs_rendezvous_server(plan: Plan) -> bool:
+    """Whether Horovod's ranks find each other by a server of allranks, not by MPI."""
+    launcher = plan.launcher
+    uses = "horovod" in (launcher.framework, plan.framework)
+    return uses and plan.uses_agent and not launcher.is_mpi(plan.job)
+
+
+def rendezvous_server_lines(plan: Plan, served_by: Word) -> list[str]:
+    """Return the lines of a job script that run the server with that Python until the script ends."""
+    if not needs_rendezvous_server(plan):
         return []
     inside = "inside " if plan.job.container and plan.job.container_runtime != "pyxis" else ""
     return [
-        "# Horovod's ranks find each other through a small table that is served from here.",
+        "# The rendezvous server by which Horovod's ranks find each other.",
         "if ! read -r HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT < <(",
         f"  {inside}{join([served_by])} -m allranks.runtime.agent horovod-server \\",
         '    --host "$MASTER_ADDR" --port "$((MASTER_PORT + 1))"',
         "); then",
-        '  echo "Horovod\'s ranks could not meet: no Python on $HOSTNAME could serve their table." >&2',
+        '  echo "Horovod\'s rendezvous server did not start: no Python with allranks on $HOSTNAME." >&2',
         "  exit 1",
         "fi",
-        "horovod_table=$!",
-        "trap 'kill \"$horovod_table\" 2>/dev/null || true' EXIT",
+        "horovod_server=$!",
+        "trap 'kill \"$horovod_server\" 2>/dev/null || true' EXIT",
         "export HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT",
     ]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from allranks.core.shell import Raw, Word, join
-from allranks.job.launchers.base import SLURM, Groups, Launcher, Place
-from allranks.job.plan import Plan
+from allranks.errors import JobError
+from allranks.job.launchers.base import SLURM_NODE, Groups, Launcher, LaunchNode, LocalNode
+
+if TYPE_CHECKING:
+    from allranks.job.fields import Job
+    from allranks.job.plan import Plan
 
 HYDRA = ("mpich", "intel")
 LOCAL = ("--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none")
@@ -14,7 +20,7 @@ EXPORTED = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE",
     "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
 )  # fmt: skip
-"""What Open MPI must be told to carry to other nodes; hydra carries everything."""
+"""Variables that Open MPI has to be asked to export to other nodes; hydra exports all."""
 
 OURS = (
     "ALLRANKS_RUN_DIR", "ALLRANKS_ATTEMPT_DIR", "ALLRANKS_LAUNCHER", "ALLRANKS_BIND",
@@ -30,21 +36,42 @@ RANK_NAMES = (
 )
 
 
-class Mpirun(Launcher):
+class MpirunLauncher(Launcher):
     """``mpirun -np …``, once, from the first node."""
 
     name = "mpirun"
-    through_srun = False
+    uses_srun = False
+    task_per_rank = True
 
-    def words(self, plan: Plan, place: Place) -> Groups:
+    def task_words(self, plan: Plan) -> Groups:
+        return self._words(plan, [Raw('"${mpirun[@]}"')], SLURM_NODE)
+
+    def local_words(self, plan: Plan, node: LocalNode) -> Groups:
+        start = hydra(plan) if plan.job.mpi in HYDRA else ["mpirun", *LOCAL, "-np", _size(plan)]
+        return self._words(plan, start, node)
+
+    def _words(self, plan: Plan, start: list[Word], node: LaunchNode) -> Groups:
         options = self.agent_options(plan)
-        rank: list[Word] = place.rank(*options) if plan.agent else self.bare()
-        start: list[Word] = [Raw('"${mpirun[@]}"')]
-        if place is not SLURM:
-            start = hydra(plan) if plan.job.mpi in HYDRA else ["mpirun", *LOCAL, "-np", _size(plan)]
+        rank = node.rank_prefix(plan, *options) if plan.agent else self.without_agent()
         return [start, list(plan.job.launcher_args), [*rank, *plan.command]]
 
-    def bare(self) -> list[Word]:
+    def check(self, job: Job) -> None:
+        super().check(job)
+        if job.head:
+            raise JobError(
+                f"--head {job.head} with --launcher mpirun: mpirun starts rank 0 on the first node.\n"
+                "Leave --head out, or use --launcher srun."
+            )
+        if job.container and job.container_runtime == "pyxis":
+            raise JobError(
+                "--container-runtime pyxis with --launcher mpirun: pyxis is an option of srun.\n"
+                "Use --launcher srun, or --container-runtime apptainer."
+            )
+
+    def is_mpi(self, job: Job) -> bool:
+        return True
+
+    def without_agent(self) -> list[Word]:
         return ["bash", "-c", RANK_NAMES, "rank"]
 
     def agent_options(self, plan: Plan) -> list[Word]:
@@ -52,7 +79,7 @@ class Mpirun(Launcher):
         return ["--peers"]
 
     def script_lines(self, plan: Plan) -> list[str]:
-        """Open MPI must be told how to place ranks and what to carry along; hydra has other words."""
+        """Open MPI needs options for the placement and for each exported variable; hydra has other options."""
         if plan.job.mpi in HYDRA:
             return [f"mpirun=({join(hydra(plan))})"]
         if plan.job.mpi == "openmpi":

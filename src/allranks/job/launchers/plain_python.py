@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from allranks.job.launchers.base import SLURM, Groups, Launcher, Place
-from allranks.job.plan import Plan
+from typing import TYPE_CHECKING
+
+from allranks.job.launchers.base import Groups, Launcher, LocalNode
+
+if TYPE_CHECKING:
+    from allranks.job.plan import Plan
 
 
-class Python(Launcher):
-    """``python train.py`` in one task per node, with the address and port to meet on."""
+class PythonLauncher(Launcher):
+    """``python train.py`` in one task per node, with MASTER_ADDR and MASTER_PORT."""
 
     name = "python"
     survives_signals = True
     wraps_ranks = False
+    supervised = False
 
-    def words(self, plan: Plan, place: Place) -> Groups:
-        if place is SLURM:
-            return [plan.command]
+    def task_words(self, plan: Plan) -> Groups:
+        return [plan.command]
+
+    def local_words(self, plan: Plan, node: LocalNode) -> Groups:
         return [
-            [*place.agent, "ranks", "--nprocs", "1", "--mode", "exec", "--plain"],
+            plan.agent_words("ranks", "--nprocs", "1", "--mode", "exec", "--plain"),
             ["--", *plan.command],
         ]

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from allranks.core.shell import Word
-from allranks.job.launchers.base import (
-    Groups,
-    Launcher,
-    Place,
-    block_signals,
-    counts,
-    signals_comment,
-    tail,
-)
-from allranks.job.plan import Plan
+from allranks.job.launchers.base import ElasticLauncher, Groups, LaunchNode
+
+if TYPE_CHECKING:
+    from allranks.job.plan import Plan
 
 
-class TorchDistributedLaunch(Launcher):
+class TorchDistributedLauncher(ElasticLauncher):
     """``python -m torch.distributed.launch`` on every node."""
 
     name = "launch"
     module = "torch"
 
-    def words(self, plan: Plan, place: Place) -> Groups:
-        nodes, ranks = counts(plan)
+    def words(self, plan: Plan, node: LaunchNode) -> Groups:
+        nodes, ranks = str(plan.shape.nodes), str(plan.shape.ranks_per_node)
         return [
-            [*block_signals(plan, place), plan.python, "-m", "torch.distributed.launch"],
-            ["--nnodes", nodes, "--nproc-per-node", ranks, "--node-rank", place.node_rank],
-            ["--master-addr", place.address, "--master-port", place.port],
+            [*self.prefix(plan, node), plan.python, "-m", "torch.distributed.launch"],
+            ["--nnodes", nodes, "--nproc-per-node", ranks, "--node-rank", node.node_rank],
+            ["--master-addr", node.address, "--master-port", node.port],
             list(plan.job.launcher_args),
             # It refuses --no-python without --use-env; the agent then passes the argument instead.
             [*(["--use-env"] if plan.agent or not plan.is_python else []),
-             *tail(plan, self, place, "--no-python")],
+             *self.tail(plan, node)],
         ]  # fmt: skip
-
-    def task_lines(self, plan: Plan) -> list[str]:
-        return signals_comment(plan)
 
     def agent_options(self, plan: Plan) -> list[Word]:
         # Scripts of the old style declare --local_rank; torch 2 passes --local-rank. A script that

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from allranks.core.shell import Raw, Word
-from allranks.job.launchers.base import (
-    SLURM,
-    Groups,
-    Launcher,
-    Place,
-    block_signals,
-    counts,
-    signals_comment,
-    tail,
-)
-from allranks.job.plan import Plan
+from allranks.job.launchers.base import ElasticLauncher, Groups, LaunchNode
+
+if TYPE_CHECKING:
+    from allranks.job.plan import Plan
 
 
-class Torchrun(Launcher):
+class TorchrunLauncher(ElasticLauncher):
     """``torchrun --nnodes … --nproc-per-node …`` on every node."""
 
     name = "torchrun"
     module = "torch"
 
-    def words(self, plan: Plan, place: Place) -> Groups:
-        nodes, ranks = counts(plan)
+    def words(self, plan: Plan, node: LaunchNode) -> Groups:
+        nodes, ranks = str(plan.shape.nodes), str(plan.shape.ranks_per_node)
         return [
-            [*block_signals(plan, place), *self._program(plan)],
+            [*self.prefix(plan, node), *self._program(plan)],
             ["--nnodes", nodes, "--nproc-per-node", ranks],
-            *self._rendezvous(plan, place),
+            *self._rendezvous(plan, node),
             list(plan.job.launcher_args),
-            tail(plan, self, place, "--no-python"),
+            self.tail(plan, node),
         ]
 
     def _program(self, plan: Plan) -> list[Word]:
@@ -40,21 +35,20 @@ class Torchrun(Launcher):
             else [plan.python, "-m", "torch.distributed.run"]
         )
 
-    def _rendezvous(self, plan: Plan, place: Place) -> Groups:
+    def _rendezvous(self, plan: Plan, node: LaunchNode) -> Groups:
         if plan.job.rendezvous == "static":
             return [
-                ["--node-rank", place.node_rank],
-                ["--master-addr", place.address, "--master-port", place.port],
+                ["--node-rank", node.node_rank],
+                ["--master-addr", node.address, "--master-port", node.port],
             ]
-        # torchrun finds out by comparing host names whether it is the host, and waits for ever when
-        # they differ from the addresses; so it is told.
-        host: Word = f"--rdzv-conf=is_host={place.is_host}"
+        # torchrun compares host names to find out whether it is the host, and waits for ever when they
+        # differ from the addresses; so it gets the answer.
         return [
-            ["--rdzv-backend", "c10d", "--rdzv-id", place.id, "--rdzv-endpoint", place.endpoint],
-            [Raw(host) if place is SLURM else host],
+            ["--rdzv-backend", "c10d", "--rdzv-id", node.id, "--rdzv-endpoint", node.endpoint],
+            [Raw(f"--rdzv-conf=is_host={node.is_host}")],
         ]
 
     def task_lines(self, plan: Plan) -> list[str]:
         if plan.job.rendezvous == "static":
-            return signals_comment(plan)
-        return ["local is_host=$((NODE_RANK == 0))", *signals_comment(plan)]
+            return super().task_lines(plan)
+        return ["local is_host=$((NODE_RANK == 0))", *super().task_lines(plan)]

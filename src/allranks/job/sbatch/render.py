@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from allranks._version import __version__
 from allranks.core.shell import Word, Words, fold, join, quote
-from allranks.job.environments import carry_lines, cleans, inner_words, setup_lines, variable_lines
-from allranks.job.launchers import LAUNCHERS, SLURM
+from allranks.job.environments import (
+    carry_lines,
+    cleans,
+    container_words,
+    inner_words,
+    setup_lines,
+    variable_lines,
+)
 from allranks.job.plan import Plan
 from allranks.job.sbatch.attempt_lines import (
     asks_agent,
@@ -17,17 +23,8 @@ from allranks.job.sbatch.attempt_lines import (
     end_lines,
     folder_lines,
     follows_up,
-    restarts,
 )
-from allranks.job.sbatch.binding_lines import agent_binding
-from allranks.job.sbatch.execution_places import (
-    container_words,
-    is_pyxis,
-    set_up_in_task,
-    tasks_differ,
-    uses_agent,
-)
-from allranks.job.sbatch.launch_lines import launch_lines
+from allranks.job.sbatch.launch_lines import agent_binding, launch_lines
 from allranks.job.sbatch.rendezvous_lines import (
     PORT_OF_JOB,
     PORT_OF_RUN,
@@ -66,7 +63,7 @@ def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
                 "End": end_lines(plan, _agent_is_on(plan)),
             }
         )
-    first_port = next_port(first_port) if restarts(plan) else first_port
+    first_port = next_port(first_port) if plan.restarts_ranks else first_port
     turn = _titled(
         {
             "Earlier attempts": earlier_attempt_lines(plan),
@@ -86,7 +83,7 @@ def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
                 "What every task runs": _task(plan),
             }
         ),
-        *(_looped(turn) if restarts(plan) else turn),
+        *(_looped(turn) if plan.restarts_ranks else turn),
     ]
 
 
@@ -116,7 +113,7 @@ def _header(made_by: str) -> list[str]:
 
 def _environment(plan: Plan) -> list[str]:
     job = plan.job
-    lines = setup_lines(job) if not set_up_in_task(plan) else []
+    lines = setup_lines(job) if not plan.setup_in_task else []
     lines += variable_lines(job)
     if plan.accelerate_needs_cpu:
         lines.append("export ACCELERATE_USE_CPU=true  # else each rank would train alone")
@@ -139,27 +136,25 @@ def _threads(plan: Plan) -> str:
 
 
 def _agent(plan: Plan) -> list[str]:
-    if not uses_agent(plan):
+    if not plan.uses_agent:
         return []
     present = join([*_inside(plan), plan.python, "-c", "import allranks.runtime.agent"])
     lines = [
         "# A log per rank, the first error last, CPUs near the GPUs.",
-        f"export ALLRANKS_LAUNCHER={plan.launcher} ALLRANKS_BIND={quote(agent_binding(plan))}"
+        f"export ALLRANKS_LAUNCHER={plan.launcher.name} ALLRANKS_BIND={quote(agent_binding(plan))}"
         + (
             f" ALLRANKS_FRAMEWORK={plan.framework}" if plan.framework not in (None, "torch") else ""
         ),
         'export PYTHONPATH="$run_folder/lib${PYTHONPATH:+:$PYTHONPATH}"',
     ]
-    if not LAUNCHERS[plan.launcher].wraps_ranks:
+    if not plan.launcher.wraps_ranks:
         return lines
-    options = LAUNCHERS[plan.launcher].agent_options(plan)
-    if not LAUNCHERS[plan.launcher].through_srun:
-        lines.append(
-            f"rank=({join([plan.python, '-m', 'allranks.runtime.agent', 'rank', *options, '--'])})"
-        )
-        bare = join(LAUNCHERS[plan.launcher].bare())
+    options = plan.launcher.agent_options(plan)
+    if not plan.launcher.uses_srun:
+        lines.append(f"rank=({join(plan.agent_words('rank', *options, '--'))})")
+        bare = join(plan.launcher.without_agent())
         return [*lines, f"if ! {present} 2>/dev/null; then rank=({bare}); fi"]
-    if tasks_differ(plan):
+    if plan.only_tasks_have_environment:
         return lines
     return [
         *lines,
@@ -176,36 +171,27 @@ def _inside(plan: Plan) -> list[Word]:
 
 
 def _task(plan: Plan) -> list[str]:
-    launcher = LAUNCHERS[plan.launcher]
-    if not launcher.through_srun:
+    launcher = plan.launcher
+    if not launcher.uses_srun:
         return []
-    wrapped = inner_words(plan.job) if is_pyxis(plan) else container_words(plan)
+    wrapped = inner_words(plan.job) if plan.uses_pyxis else container_words(plan)
     lines = [*task_lines(plan), *launcher.task_lines(plan)]
     if not launcher.survives_signals:
         lines.append("trap '' USR1 USR2  # meant for the ranks; the launcher would die of them")
-    if set_up_in_task(plan):
+    if plan.setup_in_task:
         lines = ["set -eo pipefail", *setup_lines(plan.job), *lines]
     if cleans(plan.job):
         lines.append("carry")
     if plan.agent and launcher.wraps_ranks:
-        agent = join(
-            [
-                plan.python,
-                "-m",
-                "allranks.runtime.agent",
-                "rank",
-                *launcher.agent_options(plan),
-                "--",
-            ]
-        )
+        agent = join(plan.agent_words("rank", *launcher.agent_options(plan), "--"))
         present = "[[ $ALLRANKS_AGENT == on ]]"
-        if tasks_differ(plan):
+        if plan.only_tasks_have_environment:
             present = (
                 join([*wrapped, plan.python, "-c", "import allranks.runtime.agent"])
                 + " 2>/dev/null"
             )
         lines += ["local rank=()", f"if {present}; then rank=({agent}); fi"]
-    words = launcher.words(plan, SLURM)
+    words = launcher.task_words(plan)
     # exec: a shell that stays would die of a signal that the rank has handled well.
     command = fold([["exec", *wrapped, *words[0]], *words[1:]], indent="    ")
     return ["task() {", *(f"  {line}" for line in lines), f"  {command}", "}", "export -f task"]

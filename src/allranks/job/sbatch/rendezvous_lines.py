@@ -1,4 +1,4 @@
-"""The part of a job script in which the nodes agree where to meet."""
+"""The rendezvous in a job script: an address and a port that all nodes reach."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PORT_OF_RUN = "$((20000 + (SLURM_JOB_ID + $$) * 16 % 12000))"  # several runs in
 
 
 def next_port(first: str) -> str:
-    """Another first port for each restart: the old one may still be held for a while."""
+    """Return another first port for each restart: the old one may still be in use for a while."""
     return f"$(({first} + restarted))"
 
 
 def rendezvous_lines(plan: Plan, first_port: str = PORT_OF_JOB) -> list[str]:
-    """MASTER_ADDR, MASTER_PORT, endpoint and the network interface."""
+    """Return the lines that set MASTER_ADDR, MASTER_PORT, endpoint and the network interface."""
     several = plan.shape.nodes > 1
     port = str(plan.job.port or first_port)
     lines = _several_nodes(plan, port) if several else _one_node(plan, port)
@@ -29,7 +29,7 @@ def rendezvous_lines(plan: Plan, first_port: str = PORT_OF_JOB) -> list[str]:
 
 
 def _one_node(plan: Plan, port: str) -> list[str]:
-    lines = ["# One node: the ranks meet on loopback, on a port that is free."]
+    lines = ["# One node: loopback, and a port that is free."]
     lines += ["MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}"]
     if not plan.job.port:
         lines += [
@@ -42,28 +42,28 @@ def _one_node(plan: Plan, port: str) -> list[str]:
 
 def _several_nodes(plan: Plan, port: str) -> list[str]:
     return [
-        "# An address of the head node that the others reach (by route), and a port that is free there.",
-        *_MEET,
+        "# An address of the head node that the others reach by route, and a port that is free there.",
+        *_FIND_ENDPOINT,
         'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
-        "if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why",
+        "if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has printed why",
         *_head(plan),
-        'meet=(meet "$head" "$other" ' + f"{_interface(plan)} {port})",
+        'find=(find_endpoint "$head" "$other" ' + f"{_interface(plan)} {port})",
         'if [[ $head != "${SLURMD_NODENAME:-}" ]]; then',
-        "  export -f meet",
-        '  meet=(srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" bash -c \'meet "$@"\' "${meet[@]}")',
+        "  export -f find_endpoint",
+        '  find=(srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" bash -c \'find_endpoint "$@"\' "${find[@]}")',
         "fi",
-        'if ! read -r MASTER_ADDR MASTER_PORT interface < <("${meet[@]}"); then',
-        '  echo "No address could be found on $head for the other nodes to meet on." >&2',
+        'if ! read -r MASTER_ADDR MASTER_PORT interface < <("${find[@]}"); then',
+        '  echo "No address of $head was found that the other nodes reach." >&2',
         "  exit 1",
         "fi",
-        *([f"MASTER_PORT={plan.job.port}  # as it was asked for"] if plan.job.port else []),
+        *([f"MASTER_PORT={plan.job.port}  # as requested"] if plan.job.port else []),
         "export interface endpoint=$MASTER_ADDR:$MASTER_PORT",
         "if [[ $MASTER_ADDR == *:* ]]; then endpoint=[$MASTER_ADDR]:$MASTER_PORT; fi  # IPv6",
     ]
 
 
-_MEET = [
-    "meet() {  # head, another node, interface or '', first port to try",
+_FIND_ENDPOINT = [
+    "find_endpoint() {  # head, another node, interface or '', first port to try",
     "  local address='' device=$3 port=$4 route",
     "  if [[ -n $device ]]; then",
     '    address=$(ip -o addr show dev "$device" scope global | awk \'NR == 1 { sub("/.*", "", $4); print $4 }\')',
@@ -109,11 +109,11 @@ INTERFACE = [
     "  export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}",
     "fi",
 ]
-"""The network interface that leads to the head node, unless the user or the site names others."""
+"""Use the network interface that leads to the head node, unless the user or the site set another."""
 
 
 def task_lines(plan: Plan) -> list[str]:
-    """What every task does about the network: its node's rank and interface."""
+    """Return the lines by which every task sets its node's rank and network interface."""
     if plan.shape.nodes == 1:
         return ["export NODE_RANK=$SLURM_NODEID"]
     rank = "$SLURM_NODEID"

@@ -16,8 +16,6 @@ from allranks.job.sbatch.attempt_lines import (
     asks_agent,
     follows_up,
     job_id,
-    requeue_policy,
-    requeues,
 )
 
 PAUSES = "0 0 5 10 20 40 80 ''"
@@ -28,16 +26,16 @@ def requeue_lines(plan: Plan, own_folder: bool) -> list[str]:
     """Return the functions that ask what follows an attempt, and do it."""
     if not follows_up(plan):
         return []
-    policy = requeue_policy(plan)
+    policy = plan.requeue_policy
     requeue = "--requeue " if policy.requeue else ""
     return [
         f"policy=({requeue}--max-attempts={policy.max_attempts} --max-no-progress={policy.max_no_progress}"
         f" --restarts={policy.restarts})",
-        f"job={job_id(plan)} terminated=''" + (" requeued=''" if requeues(plan) else ""),
+        f"job={job_id(plan)} terminated=''" + (" requeued=''" if plan.requeues else ""),
         'slurm() { SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"; }  # the user may have set another format',
-        *(_follow_up_and_requeue(plan) if requeues(plan) else _follow_up(plan)),
+        *(_follow_up_and_requeue(plan) if plan.requeues else _follow_up(plan)),
         *_without_agent(plan),
-        *(_requeue(plan, own_folder) if requeues(plan) else []),
+        *(_requeue(plan, own_folder) if plan.requeues else []),
         "on_exit() {  # the script fails before it launches the ranks",
         "  code=$?",
         "  if [[ -e $ALLRANKS_ATTEMPT_DIR/end.json ]]; then return 0; fi",
@@ -97,7 +95,7 @@ def _ask(plan: Plan, options: str) -> list[str]:
 
 
 def _without_agent(plan: Plan) -> list[str]:
-    again = f"((code == {SAVED} && attempt < {requeue_policy(plan).max_attempts}))"
+    again = f"((code == {SAVED} && attempt < {plan.requeue_policy.max_attempts}))"
     requeue = f'    if {again}; then next="requeue {SAVED} JobState=RUNNING"; fi'
     return [
         "without_agent() {  # where allranks is not installed: the exit code alone decides",
@@ -106,7 +104,7 @@ def _without_agent(plan: Plan) -> list[str]:
         '  local next="stop $code"',
         '  if [[ -z $terminated && "$facts " == *"JobState=RUNNING "* && ! -e $run_folder/cancelled ]]; then',
         '    if ((code == 0)); then next="done 0"; fi',
-        *([requeue] if requeues(plan) else []),
+        *([requeue] if plan.requeues else []),
         "  fi",
         '  echo "$next"',
         "}",
@@ -148,7 +146,7 @@ def _requeue(plan: Plan, own_folder: bool) -> list[str]:
 
 def earlier_attempt_lines(plan: Plan) -> list[str]:
     """Return the lines that ask before the first launch of a job about killed attempts and bad nodes."""
-    if not requeues(plan):
+    if not plan.requeues:
         return []
     own = f" --exclude {quote(plan.job.exclude)}" if plan.job.exclude else ""
     on = " && [[ $ALLRANKS_AGENT != off ]]" if asks_agent(plan) else ""

@@ -106,7 +106,7 @@ def _full(word: str) -> str:
 def check_on_slurm(plan: Plan, run: Run, job_id: str, say: Say) -> SignalCheckResult:
     """Watch a submitted job of the probe; it is cancelled however this ends."""
     watch = _CheckWatch(
-        run, plan.shape.world_size if plan.launcher != "python" else plan.shape.nodes
+        run, plan.shape.world_size if plan.launcher.supervised else plan.shape.nodes
     )
     early = early_signal(plan.job.signal or DEFAULT)
     try:
@@ -120,7 +120,7 @@ def check_on_slurm(plan: Plan, run: Run, job_id: str, say: Say) -> SignalCheckRe
     finally:
         cancel(job_id)
     return SignalCheckResult(
-        f"job {job_id}", plan.launcher, list(dict.fromkeys([early, "SIGTERM"])), watch.ranks()
+        f"job {job_id}", plan.launcher.name, list(dict.fromkeys([early, "SIGTERM"])), watch.ranks()
     )
 
 

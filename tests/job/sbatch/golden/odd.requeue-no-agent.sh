@@ -21,7 +21,7 @@ set -eo pipefail
 export OMP_NUM_THREADS=8
 
 # --- Rendezvous --------------------------------------------------------------
-# One node: the ranks meet on loopback, on a port that is free.
+# One node: loopback, and a port that is free.
 MASTER_ADDR=127.0.0.1
 MASTER_PORT=$((20000 + SLURM_JOB_ID * 16 % 12000))
 while (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do

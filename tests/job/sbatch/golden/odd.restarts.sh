@@ -104,7 +104,7 @@ export -f task
 restarted=0
 while :; do  # a turn is one attempt; crashed ranks are started again in the next
   # --- Rendezvous --------------------------------------------------------------
-  # One node: the ranks meet on loopback, on a port that is free.
+  # One node: loopback, and a port that is free.
   MASTER_ADDR=127.0.0.1
   MASTER_PORT=$(($((20000 + SLURM_JOB_ID * 16 % 12000)) + restarted))
   while (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do

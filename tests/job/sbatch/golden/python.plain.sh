@@ -19,8 +19,8 @@ set -eo pipefail
 export OMP_NUM_THREADS=8
 
 # --- Rendezvous --------------------------------------------------------------
-# An address of the head node that the others reach (by route), and a port that is free there.
-meet() {  # head, another node, interface or '', first port to try
+# An address of the head node that the others reach by route, and a port that is free there.
+find_endpoint() {  # head, another node, interface or '', first port to try
   local address='' device=$3 port=$4 route
   if [[ -n $device ]]; then
     address=$(ip -o addr show dev "$device" scope global | awk 'NR == 1 { sub("/.*", "", $4); print $4 }')
@@ -36,15 +36,15 @@ meet() {  # head, another node, interface or '', first port to try
   echo "$address" "$port" "$device"
 }
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has said why
+if ((${#hosts[@]} == 0)); then exit 1; fi  # scontrol has printed why
 head=${hosts[0]} other=${hosts[-1]}
-meet=(meet "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
+find=(find_endpoint "$head" "$other" '' $((20000 + SLURM_JOB_ID * 16 % 12000)))
 if [[ $head != "${SLURMD_NODENAME:-}" ]]; then
-  export -f meet
-  meet=(srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" bash -c 'meet "$@"' "${meet[@]}")
+  export -f find_endpoint
+  find=(srun --nodes=1 --ntasks=1 --overlap --nodelist="$head" bash -c 'find_endpoint "$@"' "${find[@]}")
 fi
-if ! read -r MASTER_ADDR MASTER_PORT interface < <("${meet[@]}"); then
-  echo "No address could be found on $head for the other nodes to meet on." >&2
+if ! read -r MASTER_ADDR MASTER_PORT interface < <("${find[@]}"); then
+  echo "No address of $head was found that the other nodes reach." >&2
   exit 1
 fi
 export interface endpoint=$MASTER_ADDR:$MASTER_PORT

@@ -88,7 +88,7 @@ def test_lists_by_hand() -> None:
     assert told(bind("49-51;1,3", 2, ALL, {})) == ["49-51", "1,3"]
     with pytest.raises(UsageError, match="1 CPU lists, but this node has 2 ranks"):
         bind("0-7", 2, ALL, {})
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="is not valid"):
         bind("most", 1, ALL, {})
 
 

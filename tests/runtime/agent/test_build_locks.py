@@ -17,7 +17,7 @@ COMMAND = ["python", "train.py", "--deepspeed"]
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(build_locks, "_PAUSE", 0)
-    monkeypatch.setattr(build_locks, "_sees_all", lambda _: False)
+    monkeypatch.setattr(build_locks, "_sees_all_processes", lambda _: False)
     path = tmp_path / "py311_cpu" / "deepspeed_shm_comm" / "lock"
     path.parent.mkdir(parents=True)
     path.touch()
@@ -47,7 +47,7 @@ def test_a_held_one_is_left_alone(lock: Path, capsys: pytest.CaptureFixture[str]
 def test_one_that_is_surely_dead_is_removed(
     lock: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_locks, "_sees_all", lambda _: True)
+    monkeypatch.setattr(build_locks, "_sees_all_processes", lambda _: True)
     check(lock)
     assert not lock.exists()
     assert f"removed {lock}" in capsys.readouterr().err

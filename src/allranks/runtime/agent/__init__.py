@@ -1,31 +1,31 @@
-"""The small process beside the ranks: starts them, keeps their logs, ends them cleanly.
+"""The agent: the small process beside the ranks that starts them, writes their logs and ends them.
 
-Run as ``python -m allranks.runtime.agent ranks|rank|summary|before|after|horovod-server``. It needs nothing but the
-standard library, and it must start fast: on a large job it is the first thing that every node does.
+Run as ``python -m allranks.runtime.agent COMMAND``. It needs only the standard library, and it must
+start fast: on a large job it is the first thing that every node starts.
 
-    __main__      the commands
-    options       what they take
-    placement     which ranks are mine
-    variables     the environment of a rank
-    binding       the CPUs of a rank
-    preload       may the ranks be forked, and the imports they share
-    children      fork, then exec or run the script
-    script        run a script as ``python script.py`` would
-    supervisor    the event loop, and what signals do
-    output        what the ranks print, on the way to their logs and the console
-    ends          how the ranks ended: failures, and ranks that ask to go on
-    stream        bytes of a pipe → lines
-    console       lines of many ranks → one terminal
-    attempt       the files of the attempt folder
-    failures      the first error: tail, traceback, record
-    summary       the same, for people
-    policy        how often a run may go on by itself
-    before        may an attempt begin here: killed ones before it, nodes that failed twice
-    after         what follows an attempt: nothing, a restart, a requeue, the end
-    job_facts     what Slurm says of the job and its nodes
-    processes     prctl, signalfd, /proc
-    guard         what still works when the agent itself is killed
-    sweep         end every process of a launch
-    quick_end     a forked rank need not take torch apart
-    horovod       where Horovod's ranks find each other
+Start the ranks, in the order of a launch:
+
+    __main__, agent_options   the commands and their options
+    rank_launch               from the options to running ranks, and to the exit code
+    rank_environment          which ranks are mine, and their environment variables
+    cpu_binding, build_locks  the CPUs near a rank's GPU; locks left by killed builds of DeepSpeed
+    preload, script_runner    fork ranks after importing torch once; run a script in a forked rank
+    rank_processes            fork, exec
+
+Supervise them:
+
+    supervisor                the event loop: exits, signals, grace time. Three subclasses:
+    rank_supervisor             the agent's ranks
+    local_ranks, spawn          the ranks that a script starts itself with ``nprocs``
+                                (the third watches a launcher: schedulers.launcher_watch)
+    rank_output, console      pipes to lines, logs and one terminal
+    attempt_files, failures   records of started and failed ranks; the first error
+    linux_processes, orphans  prctl, signalfd, /proc; end what a killed supervisor leaves
+
+Between two attempts, for the job script:
+
+    attempt_start             may this attempt start on these nodes
+    attempt_end               what follows it: nothing, a restart, a requeue, the end
+    requeue_policy            the limits of that
+    scontrol_facts            what Slurm reports of the job and its nodes
 """

@@ -1,9 +1,9 @@
-"""Locks that a killed build of DeepSpeed's C++ parts has left behind.
+"""Remove locks that a killed build of DeepSpeed's C++ extensions has left behind.
 
-torch builds them at their first use, below ``torch_extensions``. A file named ``lock`` keeps others
-waiting meanwhile, without a limit and without a word; a build that was killed leaves it for ever.
-Who builds has the file open, so a lock that no process has open is a dead one, as far as all
-processes can be seen from here: another machine may share the folder, or another container.
+torch builds extensions at their first use, below ``torch_extensions``. A file named ``lock`` makes
+other processes wait meanwhile, without a limit and without a message; a killed build leaves it for ever.
+The builder has the file open, so a lock that no process has open is stale, as far as all processes are
+visible from here: another machine or container may share the folder.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ _OLD = 3600.0
 """Seconds after which no build is still running, wherever it was started."""
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "fuse", "9p", "afs", "pvfs", "wekafs")
 _FIRST_NAMESPACE = 0xEFFFFFFC
-"""The number of the process namespace that sees all processes of a machine."""
+"""The inode of the pid namespace that contains all processes of a machine."""
 _PAUSE = 0.3
-"""A builder that has done closes the lock just before it removes it."""
+"""A builder that is done closes the lock just before it removes it."""
 
 
 def check_build_locks(command: Sequence[str], env: Mapping[str, str]) -> None:
-    """`settle_build_locks` for a job that uses DeepSpeed."""
+    """Call `remove_stale_locks` for a job that uses DeepSpeed."""
     if _uses_deepspeed(command):
-        settle_build_locks(env)
+        remove_stale_locks(env)
 
 
-def settle_build_locks(env: Mapping[str, str]) -> None:
-    """Remove dead locks, or say how to where that is not sure."""
-    locks = [lock for lock in _locks(_root(env)) if not _held(lock)]
+def remove_stale_locks(env: Mapping[str, str]) -> None:
+    """Remove stale locks; where that is not certain, print how to."""
+    locks = [lock for lock in _locks(_root(env)) if not _is_open(lock)]
     if not locks:
         return
     time.sleep(_PAUSE)
     for lock in locks:
-        _settle(lock)
+        _remove_or_report(lock)
 
 
-def _settle(lock: Path) -> None:
-    about = _about(lock)
-    if about is None or _held(lock):
+def _remove_or_report(lock: Path) -> None:
+    about = _lock_stat(lock)
+    if about is None or _is_open(lock):
         return
     age = time.time() - about.st_mtime
-    if about.st_uid == os.getuid() and (age > _OLD or _sees_all(lock)):
+    if about.st_uid == os.getuid() and (age > _OLD or _sees_all_processes(lock)):
         lock.unlink(missing_ok=True)
-        _say(f"removed {lock}, which a killed build had left {_ago(age)}; it is built again")
+        _report(f"removed {lock}, left by a killed build {_ago(age)}; the extension is built again")
         return
-    _say(
-        f"{lock} was left {_ago(age)} by a build that no process here is doing. "
-        "Unless another machine is doing it, DeepSpeed waits for it for ever.\n"
+    _report(
+        f"{lock} was left {_ago(age)} by a build that no process here runs. "
+        "Unless another machine runs it, DeepSpeed waits for ever.\n"
         f"Then type: rm {lock}"
     )
 
@@ -65,7 +65,7 @@ def _uses_deepspeed(command: Sequence[str]) -> bool:
     try:
         return script is not None and b"deepspeed" in script.read_bytes()
     except OSError:
-        return False  # python itself will say so
+        return False  # python itself reports it
 
 
 def _root(env: Mapping[str, str]) -> Path:
@@ -75,31 +75,31 @@ def _root(env: Mapping[str, str]) -> Path:
 
 
 def _locks(root: Path) -> Iterator[Path]:
-    """With torch's own folder there is one more level, for the version: py311_cu128."""
+    """Yield the locks; torch's own folder has one more level for the version: py311_cu128."""
     for pattern in ("*/lock", "*/*/lock"):
         yield from root.glob(pattern)
 
 
-def _about(lock: Path) -> os.stat_result | None:
+def _lock_stat(lock: Path) -> os.stat_result | None:
     try:
         about = lock.stat()
     except OSError:
         return None
-    # torch's lock is an empty file; anything else of that name is not for us to touch
+    # torch's lock is an empty file; anything else of that name is not ours to remove
     return about if stat.S_ISREG(about.st_mode) and about.st_size == 0 else None
 
 
-def _held(lock: Path) -> bool:
-    """Whether a process that can be seen from here has it open."""
-    about = _about(lock)
+def _is_open(lock: Path) -> bool:
+    """Return whether a process that is visible from here has the file open."""
+    about = _lock_stat(lock)
     if about is None:
-        return True  # gone meanwhile, or no lock: nothing to do
+        return True  # removed meanwhile, or no lock: nothing to do
     mine = (about.st_dev, about.st_ino)
     return any(mine == found for found in _open_files())
 
 
 def _open_files() -> Iterator[tuple[int, int]]:
-    """Device and number of each file that is open in a process of ours."""
+    """Yield device and inode of each lock file that is open in a process of this user."""
     for folder in Path("/proc").glob("[0-9]*/fd"):
         try:
             links = list(os.scandir(folder))
@@ -114,8 +114,8 @@ def _open_files() -> Iterator[tuple[int, int]]:
                 continue  # closed meanwhile
 
 
-def _sees_all(lock: Path) -> bool:
-    """Whether whoever might hold the lock is a process that can be seen from here."""
+def _sees_all_processes(lock: Path) -> bool:
+    """Return whether every process that might hold the lock is visible from here."""
     try:
         if Path("/proc/self/ns/pid").stat().st_ino != _FIRST_NAMESPACE:
             return False
@@ -132,5 +132,5 @@ def _ago(seconds: float) -> str:
     return "just now" if seconds < 60 else f"{span(seconds)} ago"
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(f"allranks: {text}", file=sys.stderr, flush=True)

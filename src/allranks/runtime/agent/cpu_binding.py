@@ -1,7 +1,7 @@
-"""The CPUs of a rank: those near its GPU, shared fairly with the ranks that sit at the same place.
+"""Bind each rank to the CPUs near its GPU, shared evenly among the ranks of the same NUMA node.
 
 A rank on the far socket feeds its GPU through the link between the sockets. Slurm binds to cores,
-but knows of GPUs only where a site has configured it, and other launchers do not bind at all.
+but considers GPUs only where a site has configured it, and other launchers do not bind at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def bind(
     env: Mapping[str, str],
     root: Path = Path("/"),
 ) -> list[frozenset[int] | None]:
-    """The CPUs of each local rank among the ``allowed``, None to leave it where it is."""
+    """Return the CPUs of each local rank among the ``allowed``; None leaves it unbound."""
     if setting == "none":
         return [None] * local_size
     if setting not in ("", "auto"):
@@ -39,14 +39,14 @@ def bind(
 
 
 def nearby(env: Mapping[str, str], root: Path = Path("/")) -> list[frozenset[int]]:
-    """For each visible GPU, in order, the CPUs at its side; empty when that is not known."""
+    """Return for each visible GPU, in order, the CPUs near it; empty when that is unknown."""
     found = _nvidia(root) or _amd(root)
     order = _visible(env, [uuid for uuid, _ in found])
     return [found[index][1] for index in order] if order is not None else []
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """``0-3,8,10-11`` as the kernel and Slurm write it."""
+    """Return the CPUs of a list such as ``0-3,8,10-11``, as the kernel and Slurm write it."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -56,7 +56,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 def format_cpus(cpus: Sequence[int] | frozenset[int]) -> str:
-    """The inverse of `parse_cpus`."""
+    """Return the list for these CPUs, the inverse of `parse_cpus`."""
     parts: list[list[int]] = []
     for cpu in sorted(cpus):
         if parts and cpu == parts[-1][1] + 1:
@@ -72,7 +72,7 @@ def _explicit(setting: str, local_size: int) -> list[frozenset[int] | None]:
         cpus: list[frozenset[int] | None] = [parse_cpus(text) for text in lists]
     except ValueError:
         raise UsageError(
-            f"ALLRANKS_BIND={setting} cannot be read.\n"
+            f"ALLRANKS_BIND={setting} is not valid.\n"
             "Write auto, none, or a list per local rank: 0-7;8-15."
         ) from None
     if len(lists) < local_size:
@@ -84,7 +84,7 @@ def _explicit(setting: str, local_size: int) -> list[frozenset[int] | None]:
 
 
 def _nvidia(root: Path) -> list[tuple[str, frozenset[int]]]:
-    """(UUID, CPUs) of each NVIDIA GPU in PCI order, which is the order of nvidia-smi."""
+    """Return (UUID, CPUs) of each NVIDIA GPU in PCI order, which is the order of nvidia-smi."""
     found = []
     for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):
         match = _UUID.search(_text(folder / "information"))
@@ -117,7 +117,7 @@ def _text(path: Path) -> str:
 
 
 def _visible(env: Mapping[str, str], uuids: list[str]) -> list[int] | None:
-    """Indices of the visible GPUs among all of the machine; None when they cannot be told."""
+    """Return the indices of the visible GPUs among all of the machine; None when unknown."""
     everything = list(range(len(uuids)))
     # Inside a Slurm cgroup CUDA counts from 0 again; these two keep the machine's numbers.
     host = next(
@@ -155,7 +155,7 @@ def _share(wanted: list[frozenset[int]], root: Path) -> list[frozenset[int] | No
 
 
 def _cores(cpus: frozenset[int], root: Path) -> list[frozenset[int]]:
-    """The CPUs by core: two ranks on the two threads of one core would slow each other down."""
+    """Group the CPUs by core: two ranks on two threads of one core would slow each other down."""
     cores: dict[int, set[int]] = {}
     for cpu in sorted(cpus):
         path = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"

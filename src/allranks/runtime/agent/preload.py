@@ -1,10 +1,10 @@
-"""May the ranks be forked? And the imports that they then share.
+"""Import what the ranks share before they are forked, and check that forking is safe.
 
 Importing torch takes a second or more of one core, and on a cluster thousands of file opens per
 rank on a shared file system. Forked ranks pay it once per node.
 
-What must not exist when we fork is a running thread: its locks stay taken in the child for ever.
-Two findings with torch 2.13 and numpy 2 decide how that is checked:
+No thread may run when we fork: the locks it holds stay taken in the child for ever. Two findings
+with torch 2.13 and numpy 2 decide how that is checked:
 
 * importing them starts no thread but OpenBLAS's (one less than OMP_NUM_THREADS), and OpenBLAS ends
   those itself in a pthread_atfork handler and starts them again on its next call. So a thread that
@@ -31,7 +31,7 @@ _PYTHON = re.compile(r"^python(\d+(\.\d+)?)?$")
 
 
 def python_part(command: Sequence[str]) -> list[str] | None:
-    """``script.py …`` or ``-m module …`` of a command that Python runs; None for any other."""
+    """Return ``script.py …`` or ``-m module …`` of a command that Python runs; None for any other."""
     words = list(command)
     if words and _is_interpreter(words[0]):
         words = words[1:]
@@ -43,19 +43,19 @@ def python_part(command: Sequence[str]) -> list[str] | None:
 
 
 def whole_command(command: Sequence[str]) -> list[str]:
-    """The command line that does in a new process what a forked rank would have done."""
+    """Return the command line that does in a new process what a forked rank would do."""
     if command[0] == "-m" or (_is_script(Path(command[0])) and not _is_interpreter(command[0])):
         return [sys.executable, *command]
     return list(command)
 
 
 def prepare(command: Sequence[str], modules: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Import the modules. None when the ranks can be forked now, else why they cannot."""
+    """Import the modules; returns None when the ranks can be forked now, else why they cannot."""
     if env.get("ALLRANKS_FORK") == "0":
         return "ALLRANKS_FORK=0"
     if python_part(command) is None:
         return f"{command[0]} is not a Python script"
-    # Nothing that an import makes is garbage soon: looking for it would take a tenth of the time.
+    # Imports leave little garbage: collecting it would take a tenth of the time.
     for module in modules:
         gc.disable()
         try:
@@ -81,13 +81,13 @@ def _threads(modules: Sequence[str]) -> str | None:
 
 
 def tasks() -> int:
-    """Threads of this process, those of C libraries too."""
+    """Return the number of threads of this process, those of C libraries included."""
     return len(list(os.scandir("/proc/self/task")))
 
 
 def _trial_fork() -> None:
     with warnings.catch_warnings():
-        # Python 3.12 warns of a fork with threads: whether they matter is what we find out.
+        # Python 3.12 warns of a fork with threads; whether they matter is what this fork tests.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from allranks.errors import UsageError
-from allranks.runtime.agent.build_locks import settle_build_locks
+from allranks.runtime.agent.build_locks import remove_stale_locks
 from allranks.runtime.world import World
 from allranks.train.strategies import named_states as states
 from allranks.train.strategies.base import StrategyOptions
@@ -135,7 +135,7 @@ class DeepSpeed(PartitionedStrategy):
         deepspeed = load_deepspeed(self.device.type)
         check_compiler(deepspeed, needed_ops(self._config))
         if not self.world.local_rank:
-            settle_build_locks(os.environ)
+            remove_stale_locks(os.environ)
         check_types(self.target)
         target = self.target.to(self.device)
         broadcast_tensors(value.data for value in [*target.parameters(), *target.buffers()])

@@ -1,4 +1,4 @@
-"""The quick end skips nothing that a script can notice."""
+"""Skipping the destructors of preloaded libraries skips nothing that a script can notice."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def read_signals(fd: int) -> list[CaughtSignal]:
     return found
 
 
-class ProcessStat(NamedTuple):
+class ProcessEntry(NamedTuple):
     """What ``/proc/PID/stat`` holds."""
 
     pid: int
@@ -78,7 +78,7 @@ class ProcessStat(NamedTuple):
     state: str
 
 
-def processes() -> dict[int, ProcessStat]:
+def processes() -> dict[int, ProcessEntry]:
     """Return every process that is visible from here."""
     table = {}
     for entry in os.scandir("/proc"):
@@ -88,7 +88,7 @@ def processes() -> dict[int, ProcessStat]:
     return table
 
 
-def _read(pid: int) -> ProcessStat | None:
+def _read(pid: int) -> ProcessEntry | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -96,7 +96,7 @@ def _read(pid: int) -> ProcessStat | None:
         return None
     # The command name is in parentheses and may itself hold spaces and parentheses.
     fields = text[text.rfind(b")") + 2 :].split()
-    return ProcessStat(pid, int(fields[1]), int(fields[3]), fields[0].decode())
+    return ProcessEntry(pid, int(fields[1]), int(fields[3]), fields[0].decode())
 
 
 def children() -> list[int] | None:
@@ -111,7 +111,7 @@ def children() -> list[int] | None:
 def descendants(root: int) -> list[int]:
     """Return the running processes below ``root``, without zombies."""
     table = processes()
-    children: dict[int, list[ProcessStat]] = {}
+    children: dict[int, list[ProcessEntry]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
     found, queue = [], [root]

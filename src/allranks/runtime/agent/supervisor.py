@@ -110,6 +110,10 @@ class ThreadEvents:
         self._posted: deque[int] = deque()
         self._exits: deque[tuple[int, int]] = deque()
 
+    def __del__(self) -> None:
+        os.close(self.fd)
+        os.close(self._writer)
+
     def post(self, number: int) -> None:
         """Add a signal, from any thread or signal handler."""
         self._posted.append(number)

@@ -20,7 +20,7 @@ from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
 from allranks.observe.view.view_json import plain
 from allranks.runs import Run
-from allranks.runs.run_process import note_process
+from allranks.runs.run_process import record_process
 from allranks.schedulers.run_state import RunStatus
 from view_numbers import (
     GIB,
@@ -84,7 +84,7 @@ def make_run(
         over = "failed" if failed else "finished" if finished else ""
         _write_life(run, shape, replace(life, outcome=over if last else "timed out"), job_id)
     if not finished and not failed and not job_id:
-        note_process(run)
+        record_process(run)
     if finished and not failed:
         (run.path / "finished").touch()
     return Run.open(run.path)

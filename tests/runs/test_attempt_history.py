@@ -49,7 +49,7 @@ def test_time_counts_up_to_the_step_that_was_built_on(tmp_path: Path) -> None:
     assert [entry.useful for entry in entries] == [8 * 60, 10 * 60]  # 80 of 100 steps in 10 minutes
     assert [entry.seconds for entry in entries] == [11 * 60, 11 * 60]
     assert goodput(entries).share == 18 / 22
-    assert [entry.moved for entry in entries] == [True, True]
+    assert [entry.made_progress for entry in entries] == [True, True]
 
 
 def test_a_failed_end_counts_up_to_its_checkpoint(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_steps_of_different_fits_are_not_compared(tmp_path: Path) -> None:
         at(5, 1, (1000, 1000, 1000)),  # it found the first one finished, and failed
     ]
     entries = task_history(lives)
-    assert [entry.moved for entry in entries] == [True, True, True, False, False]
+    assert [entry.made_progress for entry in entries] == [True, True, True, False, False]
     assert attempts_without_progress(entries) == 2
     assert entries[0].useful == 10 * 60  # the second attempt went through all of it
 
@@ -96,7 +96,7 @@ def test_reaching_the_next_fit_is_progress_once(tmp_path: Path) -> None:
         made = attempt(tmp_path, number, (0, 2), (0, 5, 0), outcome="failed")
         AttemptProgress(step=5, fit=2).write(made.path)
         lives.append(Attempt.open(made.path))
-    assert [entry.moved for entry in task_history(lives)] == [True, False]
+    assert [entry.made_progress for entry in task_history(lives)] == [True, False]
 
 
 def test_an_attempt_without_an_end_runs_or_was_killed(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_tasks_of_an_array_are_stories_of_their_own(tmp_path: Path) -> None:
         attempt(tmp_path, 2, (0, 2), (0, 4, 4), array_task="1", outcome="interrupted"),
         attempt(tmp_path, 3, (2, 4), (10, 20, 20), array_task="0", outcome="finished"),
     ]
-    assert [entry.moved for entry in attempt_history(lives)] == [True, True, True]
+    assert [entry.made_progress for entry in attempt_history(lives)] == [True, True, True]
     assert Run.open(tmp_path).finished is False
 
 

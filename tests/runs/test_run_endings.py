@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from allranks.runs.attempt import Failure
-from allranks.runs.exit_reasons import ending, error_line
+from allranks.runs.exit_reasons import describe_exit, error_line
 
 FRAMES = """Traceback (most recent call last):
   File "train.py", line 7, in <module>
@@ -135,4 +135,4 @@ def test_a_dump_is_cut() -> None:
     ],
 )
 def test_ends_in_words(code: int | None, signal: str | int | None, text: str) -> None:
-    assert ending(code, signal) == text
+    assert describe_exit(code, signal) == text

@@ -15,7 +15,7 @@ from allranks.cluster.slurm.job_status import JobStatus
 from allranks.errors import AllranksError, JobError
 from allranks.runs import atomic_files as files
 from allranks.runs.run import Run
-from allranks.runs.run_process import note_process
+from allranks.runs.run_process import record_process
 from allranks.schedulers import folder_status, jobs_to_query, run_statuses, scheduler_of
 from allranks.schedulers.run_state import RunStatus, elapsed
 from view_rig import make_array, make_run
@@ -27,7 +27,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     made = Run.create(tmp_path, "train", scheduler="local", cwd=tmp_path, command=["train.py"])
-    note_process(made)
+    record_process(made)
     made.new_attempt(launcher="python", hosts=[os.uname().nodename])
     return made
 

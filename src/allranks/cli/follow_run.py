@@ -82,7 +82,7 @@ class _RunPoller:
     def _is_followed(self) -> bool:
         """Return whether another attempt follows, which Slurm may not show yet."""
         last = self.run.last_attempt
-        return last is not None and last.followed
+        return last is not None and last.has_successor
 
     def _print_waiting(self, status: RunStatus) -> None:
         """Print why the job waits in the queue between two attempts."""

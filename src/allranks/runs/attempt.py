@@ -20,10 +20,10 @@ from allranks.runs.atomic_files import (
     strings,
     write_json,
 )
-from allranks.runs.exit_reasons import ending, error_line
-from allranks.runs.progress_file import INTERRUPTED, AttemptProgress
+from allranks.runs.exit_reasons import describe_exit, error_line
+from allranks.runs.progress_file import INTERRUPTED_FILE, AttemptProgress
 
-FOLLOWED = ("restart", "requeue", "resubmit", "requeued")
+WITH_SUCCESSOR = ("restart", "requeue", "resubmit", "requeued")
 """What ``next`` says of an attempt that another one follows."""
 _RANK_FILE = re.compile(r"^rank-(\d+)\.(log|json)$")
 
@@ -61,7 +61,7 @@ class Failure:
     @property
     def how(self) -> str:
         """How it ended: ``exit code 1``, ``killed by SIGKILL, perhaps out of memory (exit code 137)``."""
-        return ending(self.exit_code, self.signal)
+        return describe_exit(self.exit_code, self.signal)
 
     @property
     def error(self) -> str:
@@ -124,14 +124,14 @@ class Attempt:
         return Attempt.open(self.path)
 
     @property
-    def followed(self) -> bool:
+    def has_successor(self) -> bool:
         """Whether it was decided that another attempt comes after this one."""
-        return self.next in FOLLOWED
+        return self.next in WITH_SUCCESSOR
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended and nothing comes after it."""
-        return bool(self.outcome) and not self.followed
+        return bool(self.outcome) and not self.has_successor
 
     @property
     def progress(self) -> AttemptProgress | None:
@@ -168,7 +168,7 @@ class Attempt:
 def interrupted(attempt: Path) -> str:
     """The sentence that the ranks left behind when they went on purpose, else nothing."""
     try:
-        text = read_bytes(attempt / INTERRUPTED).decode("utf-8", "replace")
+        text = read_bytes(attempt / INTERRUPTED_FILE).decode("utf-8", "replace")
     except OSError:
         return ""
     return text.strip() or "it was asked to"

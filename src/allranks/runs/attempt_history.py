@@ -10,7 +10,7 @@ from pathlib import Path
 from allranks.runs.attempt import Attempt, attempt_numbers
 from allranks.runs.progress_file import AttemptProgress
 
-NEVER_BEGAN = ("moved away", "stopped")
+NOT_STARTED = ("moved away", "stopped")
 """Outcomes of attempts that ended before a rank was started."""
 
 _BEGINNING = (1, 0)
@@ -34,7 +34,7 @@ class AttemptSummary:
     """How long it held its nodes."""
     useful: float
     """Seconds of it that moved the model forward: its first step to the last that was built on."""
-    moved: bool
+    made_progress: bool
     """Whether it left a newer checkpoint than all before it, as far as it tells."""
 
 
@@ -90,8 +90,8 @@ def attempt_history(
 def attempts_without_progress(entries: Sequence[AttemptSummary]) -> int:
     """How many attempts in a row, up to the last, left nothing newer, since a user started it last."""
     count = 0
-    for entry in reversed([one for one in entries if one.outcome not in NEVER_BEGAN]):
-        if entry.moved or entry.attempt.next in ("done", "stop"):
+    for entry in reversed([one for one in entries if one.outcome not in NOT_STARTED]):
+        if entry.made_progress or entry.attempt.next in ("done", "stop"):
             break
         count += 1
     return count
@@ -116,7 +116,7 @@ def _entry(
         kept_step=progress.saved_step if progress else None,
         seconds=_seconds(attempt, progress, running),
         useful=_useful(progress, following, outcome),
-        moved=_moved(attempt, progress, best),
+        made_progress=_moved(attempt, progress, best),
     )
 
 

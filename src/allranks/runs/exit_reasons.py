@@ -30,7 +30,7 @@ _LONGEST = 400
 """Letters: what is longer is a dump, not a message."""
 
 
-def ending(code: int | None, number: int | str | None = None) -> str:
+def describe_exit(code: int | None, number: int | str | None = None) -> str:
     """``exit code 1``, or the signal by its name, and what that hints at."""
     if not number:
         return "no exit code is known" if code is None else f"exit code {code}"
@@ -51,11 +51,11 @@ def error_line(traceback: str) -> str:
     starts = [at for at, line in enumerate(lines) if _HEADER.match(line)]
     if not starts:
         return _last_words(lines)[:_LONGEST]
-    told = (_below(lines, start) for start in reversed(without_asides(lines, starts)))
+    told = (_below(lines, start) for start in reversed(main_tracebacks(lines, starts)))
     return next(filter(None, told), "")[:_LONGEST]
 
 
-def without_asides(lines: Sequence[str], starts: Sequence[int]) -> list[int]:
+def main_tracebacks(lines: Sequence[str], starts: Sequence[int]) -> list[int]:
     """Of the tracebacks that start at these lines those of the process itself.
 
     A thread's, and what Python ignores while it goes down, count only where there is no other.

@@ -15,7 +15,7 @@ from typing import Any
 
 from allranks.runs.atomic_files import integer, read_json, real, words, write_json, write_text
 
-INTERRUPTED = "interrupted"
+INTERRUPTED_FILE = "interrupted"
 """The file that tells a job script: the ranks saved and left, go on in another attempt."""
 _KINDS: dict[Any, Callable[[object], Any]] = {
     "int": integer, "int | None": integer, "float | None": real, "str": words,
@@ -59,12 +59,12 @@ class AttemptProgress:
         write_json(attempt / "progress.json", content)
 
 
-def own_attempt() -> Path | None:
+def current_attempt() -> Path | None:
     """The attempt that allranks started this process in; None when it was started by hand."""
     given = os.environ.get("ALLRANKS_ATTEMPT_DIR")
     return Path(given) if given else None
 
 
-def note_interrupted(attempt: Path, sentence: str) -> None:
+def record_interruption(attempt: Path, sentence: str) -> None:
     """Tell the job script that the ranks left on purpose."""
-    write_text(attempt / INTERRUPTED, sentence.strip() + "\n")
+    write_text(attempt / INTERRUPTED_FILE, sentence.strip() + "\n")

@@ -1,4 +1,4 @@
-"""Where a run lives that is no Slurm job of its own: its process, the machine, the Slurm job around it."""
+"""The process of a run that is not a Slurm job: on which machine, and inside which job."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from allranks.runs.run import Run
 _SIGNS = (
     "attempt.json", "progress.json", "steps.jsonl", "nodes/node-00000.jsonl", "ranks/rank-00000.log",
 )  # fmt: skip
-"""Files of an attempt that are written as long as it lives."""
+"""Files of an attempt that are written as long as it runs."""
 
 
 @dataclass(frozen=True)
-class Home:
-    """What ``run.json`` says of the process."""
+class RunProcess:
+    """The process of a run, as ``run.json`` has it."""
 
     host: str = ""
-    """Empty where that was not written down, or not yet."""
+    """Empty where it was not recorded, or not yet."""
     pid: int | None = None
     started: str = ""
     """As `process_start` gives it."""
     job_id: str = ""
-    """The Slurm job that it runs inside of, which may outlive it."""
+    """The Slurm job that it runs inside of, which may outlast it."""
 
     @property
     def is_here(self) -> bool:
@@ -33,18 +33,18 @@ class Home:
         return self.host == os.uname().nodename
 
     @property
-    def process(self) -> int | None:
-        """Its number; None when it is gone or elsewhere."""
+    def live_pid(self) -> int | None:
+        """Its process id; None when it has ended or is on another machine."""
         if self.pid is None or not self.is_here or not self.started:
             return None
         return self.pid if process_start(self.pid) == self.started else None
 
 
-def home_of(run: Run) -> Home:
-    """Read tolerantly: what makes no sense is not there."""
+def process_of(run: Run) -> RunProcess:
+    """Read the process of a run from ``run.json``; values that make no sense are left out."""
     about = read_json(run.path / "run.json")
     job_id = str(about.get("inside_job") or "")
-    return Home(
+    return RunProcess(
         host=str(about.get("host") or ""),
         pid=integer(about.get("pid")),
         started=str(about.get("started") or ""),
@@ -53,15 +53,15 @@ def home_of(run: Run) -> Home:
 
 
 def process_start(pid: int) -> str | None:
-    """When a process began, as the kernel counts it: tells it from a later one of the same number."""
+    """Return the start time of a process in kernel ticks, which a later process of the same id does not have."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
         return None
 
 
-def note_process(run: Run) -> None:
-    """Write down that a run lives in this process, for ``ps`` and ``cancel``."""
+def record_process(run: Run) -> None:
+    """Record that this process is the run, for ``ps`` and ``cancel``."""
     about = read_json(run.path / "run.json")
     me = os.getpid()
     about |= {"pid": me, "started": process_start(me), "host": os.uname().nodename}
@@ -71,8 +71,8 @@ def note_process(run: Run) -> None:
     write_json(run.path / "run.json", about)
 
 
-def last_sign(run: Path, attempt: Path) -> float:
-    """When an attempt last wrote anything that every living one writes, in seconds since 1970; else 0."""
+def last_activity(run: Path, attempt: Path) -> float:
+    """Return when an attempt last wrote anything that a running one writes, in seconds since 1970; else 0."""
     return max(map(_changed, [run / "metrics.jsonl", *(attempt / name for name in _SIGNS)]))
 
 

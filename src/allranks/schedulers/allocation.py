@@ -15,7 +15,7 @@ from allranks.job.plan import Plan
 from allranks.job.sbatch import body_lines
 from allranks.runs.atomic_files import write_text
 from allranks.runs.run import Run
-from allranks.runs.run_process import note_process
+from allranks.runs.run_process import record_process
 from allranks.runtime.agent.linux_processes import die_with
 from allranks.runtime.world.hostlist import expand_counts
 from allranks.schedulers.base import StartedRun
@@ -118,5 +118,5 @@ def _run_script(run: Run, secrets: Mapping[str, str]) -> int:
         start_new_session=True,  # srun asks for a second Ctrl-C; so it gets TERM from us instead
         preexec_fn=lambda: die_with(me),
     )
-    note_process(run)
+    record_process(run)
     return LauncherWatch(process, own_session=True).wait()

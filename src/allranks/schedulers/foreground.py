@@ -14,7 +14,7 @@ from allranks.errors import AllranksError, JobError
 from allranks.job.plan import Plan
 from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
-from allranks.runs.run_process import home_of, last_sign
+from allranks.runs.run_process import last_activity, process_of
 from allranks.schedulers.base import Scheduler, StartedRun
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ class ForegroundScheduler(Scheduler):
         )
 
     def terminate(self, run: Run) -> str:
-        home = home_of(run)
-        if home.host and not home.is_here:
-            job = f", or end the job around it: scancel {home.job_id}" if home.job_id else ""
+        process = process_of(run)
+        if process.host and not process.is_here:
+            job = f", or end the job around it: scancel {process.job_id}" if process.job_id else ""
             raise AllranksError(
-                f"{run.id} was started on {home.host}, not here. Log in there and cancel it{job}."
+                f"{run.id} was started on {process.host}, not here. Log in there and cancel it{job}."
             )
-        if (pid := home.process) is None:
+        if (pid := process.live_pid) is None:
             return "is not running"
         os.kill(pid, signal.SIGTERM)
         return f"sent SIGTERM to process {pid}"
@@ -70,12 +70,14 @@ class ForegroundScheduler(Scheduler):
 
     def jobs_to_query(self, folder: RunFolder) -> list[str]:
         """Return the job that a run on another machine is inside of: when that is over, so is the run."""
-        if not folder.home.job_id or folder.home.is_here:
+        if not folder.process.job_id or folder.process.is_here:
             return []
-        return [folder.home.job_id] if folder.last is not None and not folder.last.is_over else []
+        return (
+            [folder.process.job_id] if folder.last is not None and not folder.last.is_over else []
+        )
 
     def status(self, folder: RunFolder, known: Mapping[str, JobStatus], error: str) -> RunStatus:
-        return self.folder_status(folder, known.get(folder.home.job_id))
+        return self.folder_status(folder, known.get(folder.process.job_id))
 
     def folder_status(self, folder: RunFolder, enclosing: JobStatus | None = None) -> RunStatus:
         status = folder.status()
@@ -98,16 +100,19 @@ def _state_without_end(
     """
     from allranks.cluster.slurm.job_states import JobState
 
-    home = folder.home
-    if home.is_here:
-        return (JobState.RUNNING, "") if home.process else (JobState.FAILED, "killed")
+    process = folder.process
+    if process.is_here:
+        return (JobState.RUNNING, "") if process.live_pid else (JobState.FAILED, "killed")
     forgotten = enclosing is not None and enclosing.state is JobState.UNKNOWN
     if enclosing is not None and not forgotten and not enclosing.state.active:
         failed = enclosing.state is JobState.COMPLETED or not enclosing.state.ended
         state = JobState.FAILED if failed else enclosing.state
-        return state, f"it ended with job {home.job_id}"
-    if time.time() - last_sign(folder.run.path, last.path) < _FRESH:
-        return JobState.RUNNING, f"it runs on {home.host}, as its files show" if home.host else ""
-    if forgotten or not home.host:
+        return state, f"it ended with job {process.job_id}"
+    if time.time() - last_activity(folder.run.path, last.path) < _FRESH:
+        return (
+            JobState.RUNNING,
+            f"it runs on {process.host}, as its files show" if process.host else "",
+        )
+    if forgotten or not process.host:
         return JobState.FAILED, "killed"
-    return JobState.UNKNOWN, f"it was started on {home.host}; only that machine knows its state"
+    return JobState.UNKNOWN, f"it was started on {process.host}; only that machine knows its state"

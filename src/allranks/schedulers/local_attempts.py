@@ -16,7 +16,7 @@ from allranks.job.launchers.horovodrun import needs_rendezvous_server
 from allranks.job.plan import Plan
 from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
-from allranks.runs.run_process import note_process
+from allranks.runs.run_process import record_process
 from allranks.runtime.agent.attempt_end import AttemptEnd, end_attempt
 from allranks.runtime.agent.failures import summary
 from allranks.runtime.agent.linux_processes import die_with
@@ -67,7 +67,7 @@ def _run_attempt(
         with _horovod_server(plan, env) as serve:
 
             def beside() -> None:
-                note_process(run)
+                record_process(run)
                 serve()
                 meanwhile()
 

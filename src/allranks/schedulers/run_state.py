@@ -14,7 +14,7 @@ from allranks.cluster.slurm.jobs import job_status
 from allranks.errors import MissingDependencyError, SlurmError
 from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
-from allranks.runs.run_process import Home, home_of
+from allranks.runs.run_process import RunProcess, process_of
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class RunFolder:
         return self.run.last_attempt
 
     @cached_property
-    def home(self) -> Home:
+    def process(self) -> RunProcess:
         """The process and the machine of a run that is not a job."""
-        return home_of(self.run)
+        return process_of(self.run)
 
     @cached_property
     def is_array(self) -> bool:
@@ -89,7 +89,7 @@ class RunFolder:
     def has_exited(self) -> bool:
         """Whether the last job wrote its exit code, 0. Never of an array, whose tasks each write one."""
         last = self.last
-        if self.is_array or last is None or last.followed:
+        if self.is_array or last is None or last.has_successor:
             return False
         return last.exit_code == 0 and last.job_id == self.run.job_ids[-1]
 
@@ -97,7 +97,7 @@ class RunFolder:
         """Return the state by the outcome of the attempts; UNKNOWN while there is none."""
         run, last = self.run, self.last
         job_id = run.job_ids[-1] if run.job_ids else ""
-        is_here = not job_id and self.home.is_here
+        is_here = not job_id and self.process.is_here
         if last is None:
             return RunStatus(
                 run, JobState.UNKNOWN, job_id, why="nothing was started", is_here=is_here

@@ -117,7 +117,7 @@ def _as_one_job(folder: RunFolder, reports: list[JobStatus]) -> JobStatus | None
 def _by_outcome(folder: RunFolder, state: JobState) -> JobState:
     """Return what an exit code stood for, which is a failure to Slurm: 75 is for ranks that saved."""
     last = folder.last
-    if state is not JobState.FAILED or folder.is_array or last is None or last.followed:
+    if state is not JobState.FAILED or folder.is_array or last is None or last.has_successor:
         return state
     known = OUTCOMES.get(last.outcome, state) if last.job_id == folder.jobs[-1] else state
     return state if known is JobState.COMPLETED else known

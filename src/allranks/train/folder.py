@@ -15,9 +15,9 @@ from allranks.core.background_thread import background_thread
 from allranks.errors import Interrupted
 from allranks.runs.atomic_files import now, write_json
 from allranks.runs.attempt import attempt_numbers
-from allranks.runs.progress_file import own_attempt
+from allranks.runs.progress_file import current_attempt
 from allranks.runs.run import Run
-from allranks.runs.run_process import note_process
+from allranks.runs.run_process import record_process
 from allranks.runtime.agent.local_ranks import before_exit
 from allranks.train.config import TrainConfig
 
@@ -54,7 +54,7 @@ def fit_number(run: Path) -> int:
 def lost_attempt(run: Path) -> Path | None:
     """The attempt before this one, whose last steps may be done again; None when there is none."""
     numbers = attempt_numbers(run / "attempts")
-    own = own_attempt()
+    own = current_attempt()
     last = int(own.name) if own is not None and own.name.isdigit() else max(numbers, default=0)
     before = [number for number in numbers if number < last]
     return run / "attempts" / str(before[-1]) if before else None
@@ -62,7 +62,7 @@ def lost_attempt(run: Path) -> Path | None:
 
 def present_attempt(run: Path) -> Path | None:
     """The attempt that this process is part of; None in a folder that has none."""
-    own, numbers = own_attempt(), attempt_numbers(run / "attempts")
+    own, numbers = current_attempt(), attempt_numbers(run / "attempts")
     return own or (run / "attempts" / str(numbers[-1]) if numbers else None)
 
 
@@ -97,7 +97,7 @@ def script_name() -> str:
 def _new_run(root: str, name: str) -> Path:
     command = [sys.executable, *sys.orig_argv[1:]]
     run = Run.create(Path(root), name, scheduler="local", cwd=Path.cwd(), command=command)
-    note_process(run)
+    record_process(run)
     attempt = run.new_attempt(launcher="python", hosts=[os.uname().nodename])
     owner = os.getpid()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.errors import Interrupted
 from allranks.runs.atomic_files import write_json
-from allranks.runs.progress_file import own_attempt
+from allranks.runs.progress_file import current_attempt
 from allranks.runtime.preemption.deadline import shared_deadline
 from allranks.train import loggers as sinks
 from allranks.train.assembly import make_fit
@@ -69,7 +69,7 @@ def _sampled(trainer: Trainer) -> AbstractContextManager[None]:
 
     here = trainer.world
     return sample_here(
-        lambda: own_attempt() or attempt_folder(trainer.folder),
+        lambda: current_attempt() or attempt_folder(trainer.folder),
         here.node_rank, here.local_rank, here.local_size,
         trainer.say if here.is_main else _complain,
     )  # fmt: skip

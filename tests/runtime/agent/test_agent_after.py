@@ -14,7 +14,7 @@ import pytest
 from allranks.cluster.slurm.job_states import JobState, parse_state
 from allranks.runs.atomic_files import parse_stamp
 from allranks.runs.attempt import Attempt
-from allranks.runs.progress_file import AttemptProgress, note_interrupted
+from allranks.runs.progress_file import AttemptProgress, record_interruption
 from allranks.runtime.agent.attempt_end import AttemptEnd, Decision, end_attempt
 from allranks.runtime.agent.requeue_policy import RequeuePolicy
 from allranks.runtime.agent.scontrol_facts import JobFacts, gone_nodes, lost_nodes, read_job
@@ -38,7 +38,7 @@ class Life:
         if saved is not None:
             AttemptProgress(step=saved, saved_step=saved, began=time.time()).write(path)
         if left:
-            note_interrupted(path, left)
+            record_interruption(path, left)
         return Attempt.open(path)
 
     def end(

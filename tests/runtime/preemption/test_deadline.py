@@ -167,7 +167,7 @@ def test_a_loop_that_counts_each_epoch_from_0_leaves_and_moves_forward(
         for each in STOP_SIGNALS:
             signal.signal(each, signal.SIG_DFL)
     entries = task_history(attempts_of(tmp_path))
-    assert [entry.moved for entry in entries] == [True, True, True]
+    assert [entry.made_progress for entry in entries] == [True, True, True]
     first, second = entries[:2]
     assert first.kept_step is not None
     assert first.kept_step >= 45, "two epochs and five steps"
@@ -199,7 +199,11 @@ def test_one_step_an_attempt_moves_the_training(
         assert progress is not None
         assert (progress.first_step, progress.saved_step) == (step - 1, step)
         assert began <= (progress.began or 0) <= time.time() - 0.05, "before its first step"
-    assert [entry.moved for entry in task_history(attempts_of(tmp_path))] == [True, True, True]
+    assert [entry.made_progress for entry in task_history(attempts_of(tmp_path))] == [
+        True,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.torch

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from allranks.cluster.slurm.commands import query
-from allranks.cluster.slurm.controller_records import remembered
+from allranks.cluster.slurm.controller_records import controller_usage
 from allranks.cluster.slurm.job_states import parse_state
 from allranks.cluster.slurm.job_status import code_and_signal, moment, shell_code, time_limit
 from allranks.cluster.slurm.job_usage import (
@@ -56,7 +56,7 @@ def job_usage(
         raise silence  # a Slurm that hangs would let the next question wait as long
     found = [usage for usage in _usages(rows) if _is_asked(job, usage.job_id, rows)]
     try:
-        known = {usage.job_id: usage for usage in remembered(job, env, timeout)}
+        known = {usage.job_id: usage for usage in controller_usage(job, env, timeout)}
     except AllranksError:
         if not found:
             raise

@@ -22,7 +22,7 @@ from allranks.errors import SlurmError
 _FIELD = re.compile(r"(?:^|\s)([A-Z][\w:/.-]*)=")
 
 
-def remembered(job: str, env: Mapping[str, str] | None, timeout: float) -> list[Usage]:
+def controller_usage(job: str, env: Mapping[str, str] | None, timeout: float) -> list[Usage]:
     """The job, or the tasks and parts of it; empty when it was forgotten."""
     try:
         text = query(["scontrol", "show", "job", "-o", job], timeout, env)

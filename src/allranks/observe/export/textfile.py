@@ -79,4 +79,4 @@ def write_textfile(path: Path, text: str) -> None:
 def _over(status: RunStatus) -> bool:
     """Ended, and no further attempt was announced."""
     last = status.run.last_attempt
-    return status.state.ended and not (last is not None and last.followed)
+    return status.state.ended and not (last is not None and last.has_successor)

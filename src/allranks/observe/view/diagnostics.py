@@ -76,14 +76,14 @@ def _failure_of(run: Run, last: Attempt) -> Iterator[Diagnostic]:
     elif last.reason and last.exit_code:
         yield Diagnostic(
             source="run",
-            severity="warning" if last.followed else "error",
+            severity="warning" if last.has_successor else "error",
             title=f"{_task(last)}Attempt {last.number}: {last.outcome or 'ended'}",
             message=last.reason,
         )
     elif _was_killed(run, last):
         yield Diagnostic(
             source="run",
-            severity="warning" if last.followed else "error",
+            severity="warning" if last.has_successor else "error",
             title=f"{_task(last)}Attempt {last.number}: killed",
             message=f"It was killed from outside: {KILLS}.",
             help=f"allranks logs {run.id}",

@@ -120,7 +120,7 @@ class States:
         if told is None or not told.status.state.ended or last is None or run.array:
             return False
         same = told.status.run.job_ids == run.job_ids and told.status.attempts == last.number
-        return same and last.exit_code is not None and not last.followed
+        return same and last.exit_code is not None and not last.has_successor
 
     def _lasting(self, status: RunStatus) -> float:
         """While it lives, it may change at any moment; else the longer, the longer nothing happens."""

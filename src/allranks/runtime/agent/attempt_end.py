@@ -15,13 +15,13 @@ from allranks.errors import NEVER_AGAIN, Interrupted
 from allranks.runs.atomic_files import write_json
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import (
-    NEVER_BEGAN,
+    NOT_STARTED,
     AttemptSummary,
     attempts_of,
     attempts_without_progress,
     task_history,
 )
-from allranks.runs.progress_file import note_interrupted
+from allranks.runs.progress_file import record_interruption
 from allranks.runtime.agent.requeue_policy import RequeuePolicy
 from allranks.runtime.agent.scontrol_facts import JobFacts
 
@@ -76,7 +76,7 @@ def end_attempt(end: AttemptEnd) -> Decision:
     """Decide what follows an attempt that is over, and record it in its folder."""
     attempt = end.attempt
     if end.code == Interrupted.EXIT_CODE and not attempt.interrupted:
-        note_interrupted(attempt.path, f"it left with exit code {Interrupted.EXIT_CODE}")
+        record_interruption(attempt.path, f"it left with exit code {Interrupted.EXIT_CODE}")
     if end.lost:
         write_json(attempt.path / "nodes.json", {"nodes": end.lost})
     decision = decide(end, _history(attempt))
@@ -191,7 +191,7 @@ def _restarts(earlier: list[AttemptSummary]) -> int:
     """Count the restarts that led to this attempt; a job that only changed nodes does not reset it."""
     count = 0
     for summary in reversed(earlier):
-        if summary.outcome in NEVER_BEGAN:
+        if summary.outcome in NOT_STARTED:
             continue
         if summary.attempt.next != "restart":
             break

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allranks.runs.exit_reasons import CHAIN, ending, without_asides
+from allranks.runs.exit_reasons import CHAIN, describe_exit, main_tracebacks
 from allranks.runtime.agent.attempt_files import stamp
 from allranks.runtime.agent.rank_environment import RankPlacement
 
@@ -69,7 +69,7 @@ def last_traceback(lines: list[str]) -> tuple[int, list[str]] | None:
     starts = [at for at, line in enumerate(plain) if line.strip() == _HEADER]
     if not starts:
         return None
-    starts = without_asides(plain, starts)
+    starts = main_tracebacks(plain, starts)
     start = starts[-1]
     for at in reversed(starts[:-1]):
         if not any(line.strip() in CHAIN for line in plain[at:start]):
@@ -167,7 +167,7 @@ def describe_first(failures: Sequence[Record], started: str | None, log: Path | 
 def headline(record: Record, started: str | None) -> str:
     """Return ``rank 3 (local rank 1) on node2, exit code 1, 12 s after start``."""
     text = f"rank {record['rank']} (local rank {record['local_rank']}) on {record['host']}, "
-    text += ending(int(record["exit_code"]), record["signal"])
+    text += describe_exit(int(record["exit_code"]), record["signal"])
     if started:
         seconds = (_time(str(record["time"])) - _time(started)).total_seconds()
         text += f", {max(seconds, 0):.0f} s after start"

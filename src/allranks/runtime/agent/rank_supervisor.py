@@ -216,11 +216,11 @@ class RankSupervisor(Supervisor):
         folder = self._files.folder
         if folder is None or self._any_failure():
             return False
-        from allranks.runs.progress_file import INTERRUPTED, note_interrupted
+        from allranks.runs.progress_file import INTERRUPTED_FILE, record_interruption
 
         try:
-            if not (folder / INTERRUPTED).exists():
-                note_interrupted(folder, _REQUEUE_NOTE)
+            if not (folder / INTERRUPTED_FILE).exists():
+                record_interruption(folder, _REQUEUE_NOTE)
         except OSError:
             return False
         return True
@@ -229,8 +229,8 @@ class RankSupervisor(Supervisor):
 def _remove_requeue_note(attempt: Path) -> None:
     """Withdraw the note of another node's ranks: the part of a rank that failed may not be saved."""
     from allranks.runs.attempt import interrupted
-    from allranks.runs.progress_file import INTERRUPTED
+    from allranks.runs.progress_file import INTERRUPTED_FILE
 
     if interrupted(attempt) == _REQUEUE_NOTE:
         with contextlib.suppress(OSError):  # the failure itself is recorded all the same
-            (attempt / INTERRUPTED).unlink()
+            (attempt / INTERRUPTED_FILE).unlink()

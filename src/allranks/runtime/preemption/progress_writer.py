@@ -11,7 +11,7 @@ from typing import Any
 
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import attempts_of
-from allranks.runs.progress_file import AttemptProgress, note_interrupted, own_attempt
+from allranks.runs.progress_file import AttemptProgress, current_attempt, record_interruption
 
 _EVERY = 15.0
 """Seconds between two writes of the step."""
@@ -51,7 +51,7 @@ class ProgressWriter:
     """Writes ``progress.json`` of the attempt, on rank 0; nothing where it has no folder."""
 
     def __init__(self, attempt: Path | None = None) -> None:
-        self._attempt = attempt or own_attempt()
+        self._attempt = attempt or current_attempt()
         self._written = time.monotonic()
         self._lock = threading.Lock()  # the thread that writes a checkpoint records it
 
@@ -95,8 +95,8 @@ class ProgressWriter:
     def record_interruption(self, step: int, sentence: str) -> bool:
         """Record that the ranks saved this step and exit. False when no job script will read it."""
         self.update(step=step, outcome="interrupted", reason=sentence)
-        written = self._try(lambda path: note_interrupted(path, sentence))
-        return written and own_attempt() is not None
+        written = self._try(lambda path: record_interruption(path, sentence))
+        return written and current_attempt() is not None
 
     def _try(self, write: Callable[[Path], None]) -> bool:
         if self._attempt is None:

@@ -16,7 +16,7 @@ from allranks.observe.report.advice.base import (
     trainer,
 )
 from allranks.observe.report.model import AttemptFacts, RunFacts
-from allranks.runs.exit_reasons import KILLS, ending, error_line
+from allranks.runs.exit_reasons import KILLS, describe_exit, error_line
 
 FAILED = ("failed", "node failed")
 EARLY = 120.0
@@ -47,7 +47,7 @@ def failure(facts: RunFacts) -> Advice | None:
         code = f" with exit code {facts.exit_code}" if facts.exit_code else ""
         return Advice("failed", "error", f"{when}{code}.", _logs(facts))
     where = f" on {error.host}" if error.host else ""
-    how = ending(error.exit_code, error.signal)
+    how = describe_exit(error.exit_code, error.signal)
     said = error_line(error.traceback)
     what = f": {said}" if said else "."
     text = f"{when}. Rank {error.rank}{where} failed first, {how}{what}"

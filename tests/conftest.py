@@ -19,6 +19,9 @@ BIN = Path(sys.executable).parent
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Threads of torch that wait must not spin: several processes share few cores here, and it took most of their time.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 OUTER = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "OMPI_COMM", "ALLRANKS_", "TORCHELASTIC_")
 CONTRACT = {
     "RANK",

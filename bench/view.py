@@ -20,10 +20,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from allranks.cluster.slurm.job_states import JobState
-from allranks.observe.view.heatmap_matrix import heat, kinds
+from allranks.observe.view.heatmap_data import heatmap, heatmap_kinds
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
-from allranks.observe.view.view_json import plain
+from allranks.observe.view.view_json import view_record
 from allranks.schedulers.run_state import RunStatus
 from view_rig import grow, make_run
 
@@ -44,10 +44,12 @@ def measure(folder: Path, windows: int, ranks: int) -> None:
     looks: dict[str, Callable[[], Any]] = {
         "refresh": source.refresh,
         "take": lambda: view_run(source, status),
-        "plain": lambda: plain(view_run(source, status)),
+        "plain": lambda: view_record(view_run(source, status)),
     }
     first = {name: timed(look) for name, look in looks.items()}
-    maps = {f"heat {kind}": (lambda kind=kind: heat(source, kind)) for kind in kinds(source)}
+    maps = {
+        f"heat {kind}": (lambda kind=kind: heatmap(source, kind)) for kind in heatmap_kinds(source)
+    }
     first |= {name: timed(look) for name, look in maps.items()}
     grow(run, 1)
     later = {name: timed(look) for name, look in {**looks, **maps}.items()}

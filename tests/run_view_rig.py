@@ -62,7 +62,7 @@ def status(state: JobState = JobState.RUNNING, **changes: object) -> RunStatus:
     return RunStatus(RUN, state, **{**known, **changes})  # type: ignore[arg-type]
 
 
-def snapshot(ranks: int = 8, straggler: int | None = 5, gpus: bool = True) -> RunView:
+def run_view(ranks: int = 8, straggler: int | None = 5, gpus: bool = True) -> RunView:
     """A run in good health on two nodes, but for one slow rank."""
     rows = [_rank(number, number == straggler, gpus, ranks) for number in range(ranks)]
     return RunView(
@@ -98,7 +98,7 @@ def pending() -> RunView:
 
 def own_script() -> RunView:
     """A script that tells nothing: logs and nodes are all there is."""
-    full = snapshot(4, None, gpus=False)
+    full = run_view(4, None, gpus=False)
     bare = [RankNow(rank.rank, rank.host) for rank in full.ranks]
     return RunView(
         status(attempts=1),
@@ -114,7 +114,7 @@ def own_script() -> RunView:
 
 def one_task() -> RunView:
     """A task of a job array, two others of which have failed."""
-    full = snapshot(4, None)
+    full = run_view(4, None)
     return replace(
         full,
         status=status(attempts=1),
@@ -126,7 +126,7 @@ def one_task() -> RunView:
 
 def stalled() -> RunView:
     """Nothing has been heard of it for two hours, and of its second node for an hour."""
-    full = snapshot(4, None)
+    full = run_view(4, None)
     now = replace(
         full.progress,
         eta_seconds=None,
@@ -139,7 +139,7 @@ def stalled() -> RunView:
 
 def failed() -> RunView:
     """Rank 2 ran out of memory."""
-    full = snapshot(8, None)
+    full = run_view(8, None)
     ranks = [replace(rank, failed=rank.rank == 2) for rank in full.ranks]
     ended = status(
         JobState.FAILED, exit_code=1, end=NOW - timedelta(minutes=1), why="rank 2 failed first"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks.observe.scaling.study_file import DONE, FAILED, Point, Study
+from allranks.observe.scaling.scaling_study import DONE, FAILED, Point, Study
 from allranks.runs.run import Run
 
 WARM = 3
@@ -17,7 +17,7 @@ WARM = 3
 def make_study(root: Path, name: str = "train", axis: str = "nodes", **about: Any) -> Study:
     """A study without points."""
     given = {"where": "slurm", "command": f"allranks scale --nodes 1,2,4 {name}.py"} | about
-    return Study(name, axis, **given).settle_in(root)
+    return Study(name, axis, **given).create_folder(root)
 
 
 def add_point(

@@ -18,7 +18,7 @@ from typing import Any
 from allranks.observe.view.model import RunView
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
-from allranks.observe.view.view_json import plain
+from allranks.observe.view.view_json import view_record
 from allranks.runs import Run
 from allranks.runs.run_process import record_process
 from allranks.schedulers.run_state import RunStatus
@@ -116,7 +116,7 @@ def look(run: Run, status: RunStatus | None = None, task: str | None = None) -> 
     source = RunSource(run, task)
     source.refresh()
     snapshot = view_run(source, status)
-    json.dumps(plain(snapshot), allow_nan=False)
+    json.dumps(view_record(snapshot), allow_nan=False)
     return snapshot
 
 

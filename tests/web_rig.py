@@ -13,8 +13,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from allranks.observe.web.catalogue import Catalogue
-from allranks.observe.web.serve import Address, listen
-from allranks.observe.web.web_app import make_app
+from allranks.observe.web.web_server import Address, listen, make_app
 from allranks.runs.run import Run
 from command_rig import until
 from view_rig import make_run

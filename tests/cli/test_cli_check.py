@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 
-from allranks.observe.check.check_report import advice, table
-from allranks.observe.check.signal_check import RankSignals, SignalCheckResult, early_signal
+from allranks.observe.check.signal_check import (
+    RankSignals,
+    SignalCheckResult,
+    early_signal,
+    result_advice,
+    result_table,
+)
 from command_rig import Allranks
 
 
@@ -38,21 +43,21 @@ def test_what_did_not_arrive_is_told_with_what_to_do() -> None:
     deaf = RankSignals(1, "node2", 100.0, 160.0, {"SIGTERM": 140.0}, 1)
     found = SignalCheckResult("job 7", "mpirun", ["SIGUSR1", "SIGTERM"], [there, deaf])
     assert not found.ok
-    rows = table(found)
+    rows = result_table(found)
     assert "30 s before the end" in rows[1]
     assert "did not arrive" in rows[2]
-    said = "\n".join(advice(found))
+    said = "\n".join(result_advice(found))
     assert "SIGUSR1 did not reach rank 1." in said
     assert "--signal B:USR1@120" in said
     assert "Processes beside rank 1 died of a signal" in said
     late = RankSignals(1, "node2", 135.0, 160.0, {"SIGTERM": 140.0}, 2)
     said = "\n".join(
-        advice(SignalCheckResult("job 7", "srun", ["SIGUSR1", "SIGTERM"], [there, late]))
+        result_advice(SignalCheckResult("job 7", "srun", ["SIGUSR1", "SIGTERM"], [there, late]))
     )
     assert "Rank 1 started after it was sent. Give the job more time: --time 3m." in said
     good = SignalCheckResult("job 7", "srun", ["SIGUSR1"], [there])
-    assert advice(good) == ["Every signal reached the rank in job 7."]
+    assert result_advice(good) == ["Every signal reached the rank in job 7."]
     assert (
         "did not start"
-        in advice(SignalCheckResult("job 7", "srun", ["SIGUSR1"], [RankSignals(0)]))[0]
+        in result_advice(SignalCheckResult("job 7", "srun", ["SIGUSR1"], [RankSignals(0)]))[0]
     )

@@ -65,8 +65,13 @@ def _has_slurm() -> bool:
 
 def _on_slurm(signal: str, parameters: dict[str, Any]) -> Any:
     from allranks.cli.planning import made_by, make_plan
-    from allranks.observe.check.check_report import keep
-    from allranks.observe.check.signal_check import DEFAULT, MODULE, check_on_slurm, early_signal
+    from allranks.observe.check.signal_check import (
+        DEFAULT,
+        MODULE,
+        check_on_slurm,
+        early_signal,
+        save_result,
+    )
     from allranks.schedulers import get_scheduler
 
     early_signal(signal or DEFAULT)
@@ -80,7 +85,7 @@ def _on_slurm(signal: str, parameters: dict[str, Any]) -> Any:
     click.echo(f"Submitted job {submitted.job_id}; Ctrl-C cancels it.", err=True)
     with _StatusLine() as line:
         found = check_on_slurm(plan, submitted.run, submitted.job_id, line.update)
-    keep(found, submitted.run)
+    save_result(found, submitted.run)
     return found
 
 
@@ -89,7 +94,7 @@ def _here(parameters: dict[str, Any]) -> Any:
     from pathlib import Path
 
     from allranks.cli.planning import make_plan
-    from allranks.observe.check.signal_check import MODULE, check_here
+    from allranks.observe.check.signal_check import MODULE, check_locally
     from allranks.schedulers import get_scheduler
 
     size = parameters["nprocs"] or "2"
@@ -99,7 +104,7 @@ def _here(parameters: dict[str, Any]) -> Any:
     job = {"command": (MODULE,), "module": True, "nprocs": str(size)}
     plan = make_plan(parameters | job, get_scheduler("local"))
     with tempfile.TemporaryDirectory(prefix="allranks-check-") as folder, _StatusLine() as line:
-        return check_here(
+        return check_locally(
             words, plan.launcher.name, plan.shape.world_size, Path(folder), line.update
         )
 
@@ -127,14 +132,14 @@ class _StatusLine:
 
 
 def _show(found: Any, as_json: bool) -> None:
-    from allranks.observe.check.check_report import advice, table
+    from allranks.observe.check.signal_check import result_advice, result_table
 
     if as_json:
         import json
 
         click.echo(json.dumps(found.record()))
         return
-    for row in table(found):
+    for row in result_table(found):
         click.echo(row)
-    for line in advice(found):
+    for line in result_advice(found):
         click.echo(line)

@@ -43,14 +43,14 @@ def prometheus(
             --output /var/lib/node_exporter/textfile/train.prom
     """
     from allranks.errors import UsageError
-    from allranks.observe.export.textfile import looks, text_of, write_textfile
+    from allranks.observe.export.prometheus import metrics_text, poll_runs, write_textfile
     from allranks.runs.run_lookup import find_run
 
     if every is not None and output is None:
         raise UsageError("--every needs a file to rewrite: add --output FILE.prom.")
     found = [find_run(name) for name in runs or ("last",)]
-    for snapshots in looks(found, None if every is None else _seconds(every)):
-        text = text_of(snapshots, openmetrics)
+    for run_views in poll_runs(found, None if every is None else _seconds(every)):
+        text = metrics_text(run_views, openmetrics)
         if output is None:
             click.echo(text, nl=False)
         else:
@@ -80,7 +80,7 @@ def tensorboard(run: str, output: Path | None) -> None:
     """Write event files of RUN: metrics by step, nodes and GPUs by time. Replaces earlier ones."""
     from shlex import quote
 
-    from allranks.observe.export.tensorboard_events import export_events
+    from allranks.observe.export.run_tables import export_events
     from allranks.runs.run_lookup import find_run
 
     found = find_run(run)
@@ -101,7 +101,7 @@ def csv(run: str, table: str | None) -> None:
     """Print a table of RUN as CSV: train, epoch, val, test, nodes, gpus or ranks."""
     import sys
 
-    from allranks.observe.export.csv_tables import write_csv
+    from allranks.observe.export.run_tables import write_csv
 
     found, wanted = _run_and_table(run, table)
     if not write_csv(found, wanted, sys.stdout):

@@ -44,7 +44,7 @@ def report(
     RUN is a name, a folder, a job id or `last` (the default). For a job that allranks did not start,
     use --job 12345 (needs Slurm accounting). For one task of a job array: JOB_3, or --task 3.
     """
-    from allranks.observe.report.report_files import save
+    from allranks.observe.report.report_files import save_report
 
     form = _format(form, as_json, output)
     with _slow_notice():
@@ -52,7 +52,7 @@ def report(
     if output == "-" or (as_json and not output):
         click.echo(made.text(form), nl=False)
         return
-    path = save(made, form, output or "")
+    path = save_report(made, form, output or "")
     click.echo(f"{made.facts.id}: {made.facts.state}")
     _print_summary(made)
     click.echo(f"  report  {path}")
@@ -105,11 +105,11 @@ def _slow_notice(seconds: float = 2.0) -> Iterator[None]:
 def _print_summary(made: Report, most: int = 3) -> None:
     """Print the most important advice."""
     from allranks.core.formatting import one_line
-    from allranks.observe.report.verdict import array
+    from allranks.observe.report.verdict import array_summary
 
     colours = {"error": "red", "warning": "yellow", "note": "cyan"}
     if made.facts.tasks:
-        click.echo(f"  {_wrapped(array(made.facts))}")
+        click.echo(f"  {_wrapped(array_summary(made.facts))}")
     for each in made.advice[:most]:
         mark = click.style("•", fg=colours[each.severity], bold=True)
         click.echo(f"  {mark} {_wrapped(each.text)}")

@@ -14,8 +14,8 @@ from allranks.cli.job_options import GroupedOption, JobCommand, job_options
 from allranks.job.fields import GROUPS
 
 if TYPE_CHECKING:
-    from allranks.observe.scaling.analysis import Analysis
-    from allranks.observe.scaling.study_file import Study
+    from allranks.observe.scaling.scaling_study import Study
+    from allranks.observe.scaling.size_results import Analysis
 
 
 SIZES = ("nodes", "gpus_per_node", "nprocs")
@@ -108,8 +108,7 @@ def scale(**parameters: Any) -> None:
         allranks scale --procs 1,2 --metric 'samples/s: ([\\d.]+)' train.py --batch {share:256}
         allranks scale --show last
     """
-    from allranks.observe.scaling.holding import held
-    from allranks.observe.scaling.study_file import find_study
+    from allranks.observe.scaling.scaling_study import find_study, lock_study
 
     if parameters["command"] and (parameters["show"] or parameters["resume"]):
         raise click.UsageError("--show and --resume take no script: the study has one.")
@@ -118,14 +117,14 @@ def scale(**parameters: Any) -> None:
     )  # before the working directory changes: a resumed study runs where it was started
     root = Path(parameters["runs"]) if parameters["runs"] else None
     if parameters["show"]:
-        from allranks.observe.scaling.running import look
+        from allranks.observe.scaling.study_runner import analyse_now
 
         study = find_study(parameters["show"], root, parameters["config"])
-        code = _show(study, look(study), usual, parameters["as_json"])
+        code = _show(study, analyse_now(study), usual, parameters["as_json"])
         raise click.exceptions.Exit(code)
     again = parameters["resume"]
     study = find_study(again, root, parameters["config"]) if again else _new(parameters)
-    with held(study.path):
+    with lock_study(study.path):
         if again:
             study = _reopen(study, parameters)
         raise click.exceptions.Exit(_run(study, usual, parameters))
@@ -134,10 +133,10 @@ def scale(**parameters: Any) -> None:
 def _default_root() -> Path | None:
     """Return the folder in which a study is found by name; None if the job file is invalid."""
     from allranks.errors import AllranksError
-    from allranks.observe.scaling.study_file import usual_root
+    from allranks.observe.scaling.scaling_study import default_root
 
     try:
-        return usual_root()
+        return default_root()
     except AllranksError:
         return None
 
@@ -148,8 +147,8 @@ _ASKED = ("kind", "steps", "repeat", "metric", "samples", "place", "one_by_one",
 def _new(parameters: dict[str, Any]) -> Study:
     from allranks.cli.job_options import given_values
     from allranks.cli.planning import made_by, show_explanation
-    from allranks.observe.scaling.asking import make_study
-    from allranks.observe.scaling.points import prepare_point
+    from allranks.observe.scaling.point_plans import prepare_point
+    from allranks.observe.scaling.study_request import make_study
 
     study = make_study(
         given_values(parameters),
@@ -165,19 +164,19 @@ def _new(parameters: dict[str, Any]) -> Study:
 
 def _reopen(study: Study, parameters: dict[str, Any]) -> Study:
     """Read the study again, now that it is locked."""
-    from allranks.observe.scaling.asking import check_patience
-    from allranks.observe.scaling.running import pick_up
+    from allranks.observe.scaling.study_request import check_wait_option
+    from allranks.observe.scaling.study_runner import prepare_resume
 
     study = type(study).open(study.path)
-    pick_up(study)
-    check_patience(study.where, not parameters["no_wait"])
+    prepare_resume(study)
+    check_wait_option(study.where, not parameters["no_wait"])
     return study
 
 
 def _show(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> int:
     """Print a study and write its result files if its folder is writable."""
     from allranks.errors import AllranksError
-    from allranks.observe.scaling.results import write_results
+    from allranks.observe.scaling.study_results import write_results
 
     try:
         write_results(study, found)
@@ -188,17 +187,17 @@ def _show(study: Study, found: Analysis, usual: Path | None, as_json: bool) -> i
 
 def _run(study: Study, usual: Path | None, parameters: dict[str, Any]) -> int:
     from allranks.cli.planning import job_python
-    from allranks.observe.scaling.doubts import warnings
-    from allranks.observe.scaling.running import go_on
-    from allranks.observe.scaling.views import TextView
+    from allranks.observe.scaling.conclusions import machine_notes
+    from allranks.observe.scaling.study_display import TextDisplay
+    from allranks.observe.scaling.study_runner import run_study
 
     wait = not parameters["no_wait"]
     click.echo(f"Study {study.id}: {_plan_text(study)}", err=True)
-    for warning in warnings(study):
+    for warning in machine_notes(study):
         _note(warning)
-    view = TextView()
+    view = TextDisplay()
     try:
-        found = go_on(study, view, python=job_python(), wait=wait)
+        found = run_study(study, view, python=job_python(), wait=wait)
     except KeyboardInterrupt:
         _print_interrupted(study, usual)
         return 130
@@ -213,12 +212,12 @@ def _print_result(study: Study, found: Analysis, usual: Path | None, as_json: bo
     """Print the table or JSON; return 1 if a size failed or the sizes cannot be compared."""
     import json
 
-    from allranks.observe.scaling.results import PAGE, result
+    from allranks.observe.scaling.study_results import PAGE, study_record
     from allranks.observe.scaling.study_table import terminal_table
 
     failed = any(row.problems for row in found.rows)
     if as_json:
-        click.echo(json.dumps(result(study, found), indent=2))
+        click.echo(json.dumps(study_record(study, found), indent=2))
     else:
         if sys.stderr.isatty():
             click.echo(err=True)

@@ -41,15 +41,14 @@ def top(run: str, task: str | None, every: float, once: bool, as_json: bool) -> 
     if as_json:
         import json
 
-        from allranks.observe.top.watcher import look
-        from allranks.observe.view.view_json import plain
+        from allranks.observe.top.live_view import view_once
+        from allranks.observe.view.view_json import view_record
 
-        click.echo(json.dumps(plain(look(found, chosen)), indent=2))
+        click.echo(json.dumps(view_record(view_once(found, chosen)), indent=2))
         return
-    from allranks.observe.top.live_view import live, page, watch
-    from allranks.observe.top.watcher import look
+    from allranks.observe.top.live_view import is_live_terminal, print_page, view_once, watch_run
 
-    if once or not live():
-        page(look(found, chosen))
+    if once or not is_live_terminal():
+        print_page(view_once(found, chosen))
     else:
-        watch(found, every, chosen)
+        watch_run(found, every, chosen)

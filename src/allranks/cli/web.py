@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from allranks.observe.web.serve import Address
+    from allranks.observe.web.web_server import Address
 
 
 @click.command()
@@ -48,7 +48,7 @@ def web(
     """
     from pathlib import Path
 
-    from allranks.observe.web.serve import open_browser, runs_at, serve
+    from allranks.observe.web.web_server import open_browser, open_catalogue, serve
 
     def started(address: Address) -> None:
         _print_address(address, as_json)
@@ -56,11 +56,11 @@ def web(
             open_browser(address.url)
 
     kept = Path(token_file).expanduser() if token_file else None
-    serve(runs_at(runs, root), host=host, port=port, token_file=kept, started=started)
+    serve(open_catalogue(runs, root), host=host, port=port, token_file=kept, started=started)
 
 
 def _print_address(address: Address, as_json: bool) -> None:
-    from allranks.observe.web.serve import at_a_distance
+    from allranks.observe.web.web_server import is_remote_session
 
     if as_json:
         import json
@@ -69,6 +69,6 @@ def _print_address(address: Address, as_json: bool) -> None:
         click.echo(json.dumps(found))
         return
     click.echo(f"{click.style(address.url, bold=True)}")
-    if at_a_distance():
+    if is_remote_session():
         click.echo(f"On your own machine, first run: {address.tunnel}")
     click.echo("Stop it with Ctrl-C.")

@@ -17,9 +17,8 @@ import pytest
 from openmetrics_check import read
 
 from allranks.errors import MissingDependencyError, SlurmError, UsageError
-from allranks.observe.export.csv_tables import write_csv
-from allranks.observe.export.tensorboard_events import export_events
-from allranks.observe.export.textfile import looks
+from allranks.observe.export.prometheus import poll_runs
+from allranks.observe.export.run_tables import export_events, write_csv
 from allranks.runs.metrics_tables import KINDS, TABLES, Metrics
 from allranks.runs.run import Run
 from command_rig import Allranks, until
@@ -80,13 +79,15 @@ def test_tensorboard_by_the_command(tmp_path: Path, allranks: Allranks) -> None:
     assert f"tensorboard --logdir {folder}" in done.stderr
     done = allranks("export", "tensorboard", run.id, "-o", "my events")
     assert "tensorboard --logdir 'my events'" in done.stderr
-    code = "import sys; import allranks.observe.export.tensorboard_events; assert 'torch' not in sys.modules"
+    code = (
+        "import sys; import allranks.observe.export.run_tables; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_missing_tensorboard_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path, windows=1)
-    monkeypatch.setattr("allranks.observe.export.tensorboard_events.find_spec", lambda name: None)
+    monkeypatch.setattr("allranks.observe.export.run_tables.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="pip install tensorboard"):
         export_events(run)
 
@@ -236,7 +237,7 @@ def test_looking_ends_with_the_runs(tmp_path: Path) -> None:
         else:
             _finish(run)
 
-    steps = [shown[0].progress.step for shown in looks([run], 15.0, sleep)]
+    steps = [shown[0].progress.step for shown in poll_runs([run], 15.0, sleep)]
     assert steps == [50, 60, 60]
     assert waited == [15.0, 15.0]
 
@@ -266,9 +267,9 @@ def test_slurm_may_be_silent_for_minutes_not_for_ever(
 
     seen: list[object] = []
     with pytest.raises(SlurmError, match=f"For 10 min nothing has been known of {run.id}"):
-        seen.extend(looks([run], 100.0, sleep, lambda: now))
+        seen.extend(poll_runs([run], 100.0, sleep, lambda: now))
     assert len(seen) == 7
-    assert len(list(looks([run]))) == 1
+    assert len(list(poll_runs([run]))) == 1
 
 
 def test_the_file_is_kept_fresh_until_ctrl_c(tmp_path: Path, clean_env: dict[str, str]) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from allranks.observe.export.exported_metrics import EXPORTED_METRICS, RUN_LABELS
 from allranks.observe.export.grafana import dashboard
-from allranks.observe.export.metric_names import NAMES, RUN_LABELS
 from command_rig import Allranks
 
-LABELS = {name.sample: {*name.labels, *RUN_LABELS} for name in NAMES}
+LABELS = {name.sample: {*name.labels, *RUN_LABELS} for name in EXPORTED_METRICS}
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from report_rig import GIB, facts, given, gpu, life
 
 import allranks.observe.report.advice
 from allranks.observe.report.advice import EXPLAINED, advise
-from allranks.observe.report.advice.base import SEVERITIES, ask, memory_to_ask, time_to_ask
+from allranks.observe.report.advice.base import SEVERITIES, option_to_type, round_memory, round_time
 from allranks.observe.report.model import Error, SlowRank
 
 
@@ -237,8 +237,8 @@ def test_without_the_number_of_tasks_nothing_is_to_type() -> None:
 
 
 def test_amounts_that_are_asked_for_are_round() -> None:
-    assert memory_to_ask(9.1 * GIB) == 10 * GIB
-    assert memory_to_ask(0.9 * GIB) == GIB
-    assert time_to_ask(4000) == 4200
-    assert ask(facts(), "memory", 1280 * 2**20) == "--memory 1280M"
-    assert ask(facts(), "time", 12600) == "--time 3h30m"
+    assert round_memory(9.1 * GIB) == 10 * GIB
+    assert round_memory(0.9 * GIB) == GIB
+    assert round_time(4000) == 4200
+    assert option_to_type(facts(), "memory", 1280 * 2**20) == "--memory 1280M"
+    assert option_to_type(facts(), "time", 12600) == "--time 3h30m"

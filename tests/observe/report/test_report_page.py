@@ -17,10 +17,10 @@ from report_rig import facts, gpu, life
 
 from allranks._version import __version__
 from allranks.observe.report.advice import Advice, advise
-from allranks.observe.report.html_report import page
-from allranks.observe.report.markdown_report import markdown
+from allranks.observe.report.html_report import html_report
 from allranks.observe.report.model import Error, RunFacts
 from allranks.observe.report.report_files import Report, report_run
+from allranks.observe.report.text_reports import markdown_report
 from allranks.observe.view.model import Diagnostic
 from allranks.runs import Run
 from view_rig import make_run
@@ -40,7 +40,7 @@ def utc() -> Iterator[None]:
         patch.setenv("TZ", "UTC")
         for name in ("SLURM_CONF", "SLURM_CONF_SERVER"):
             patch.delenv(name, raising=False)
-        patch.setattr("allranks.observe.report.facts.job_usage", lambda *_, **__: None)
+        patch.setattr("allranks.observe.report.run_facts.job_usage", lambda *_, **__: None)
         time.tzset()
         yield
     time.tzset()
@@ -190,7 +190,7 @@ def test_what_lint_and_check_found_is_told(form: str) -> None:
 
 
 def test_no_name_breaks_out_of_the_page() -> None:
-    text = page(*hostile())
+    text = html_report(*hostile())
     parsed = Parsed(text)
     assert "script" not in parsed.tags
     assert parsed.refers == []
@@ -198,7 +198,7 @@ def test_no_name_breaks_out_of_the_page() -> None:
 
 
 def test_no_name_breaks_out_of_the_text() -> None:
-    text = markdown(*hostile())
+    text = markdown_report(*hostile())
     code = re.compile(r"(`{3,})\n.*?\n\1|(`+).*?(?<!`)\2(?!`)", re.DOTALL)
     assert "<script>" not in code.sub("", text.replace("\\<", "").replace("\\`", ""))
     assert not UNSEEN.search(text)

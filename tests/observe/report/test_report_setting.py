@@ -17,10 +17,10 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_usage import Usage, joined
 from allranks.errors import UsageError
 from allranks.observe.report.advice import advise
-from allranks.observe.report.external_job import job_facts
-from allranks.observe.report.report_files import Report, report_job, report_run, save
-from allranks.observe.report.usage_rows import word
-from allranks.observe.report.verdict import array, tiles, verdict
+from allranks.observe.report.external_job import external_job_facts
+from allranks.observe.report.report_files import Report, report_job, report_run, save_report
+from allranks.observe.report.report_tables import request_title
+from allranks.observe.report.verdict import array_summary, tiles, verdict
 from allranks.observe.view.diagnostics import diagnostics
 from allranks.runs import Run
 from allranks.runs.run_records import environment
@@ -42,11 +42,11 @@ def test_of_an_array_it_says_which_task_it_is(sweep: Run) -> None:
     assert told["task"] == "3"
     assert told["tasks"] == {"0": "completed", "1": "failed", "2": "completed", "3": "timeout"}
     line = "Task 3 of a job array, 4 tasks so far; failed: 1; timeout: 3. Of another: allranks report sweep --task 1"
-    assert array(report.facts) == line
+    assert array_summary(report.facts) == line
     assert line in report.text("html")
     assert line in report.text("markdown")
     assert report.default_path() == sweep.path / "tasks" / "3" / "report.html"
-    assert array(facts()) == ""
+    assert array_summary(facts()) == ""
 
 
 def test_the_command_takes_a_task(
@@ -70,8 +70,8 @@ def test_of_a_job_array_of_others_the_failed_tasks_are_named() -> None:
         Usage(f"505_{place}", state=state, exit_code=int(state is JobState.FAILED), seconds=60.0)
         for place, state in enumerate(states)
     ]
-    found = job_facts(joined("505", parts))
-    assert array(found) == "4 tasks; failed: 1 and 3. Of one: allranks report --job 505_1"
+    found = external_job_facts(joined("505", parts))
+    assert array_summary(found) == "4 tasks; failed: 1 and 3. Of one: allranks report --job 505_1"
     [advice] = advise(found)
     assert advice.text == "Tasks 1 and 3 of 4 failed after 60 s with exit code 1."
     assert not any("505_0" in each for each in found.remarks)
@@ -149,7 +149,7 @@ def test_what_is_no_regular_file_is_written_into(tmp_path: Path) -> None:
     report = Report(facts(), [])
     (tmp_path / "real.md").write_text("old")
     (tmp_path / "link.md").symlink_to("real.md")
-    save(report, "markdown", str(tmp_path / "link.md"))
+    save_report(report, "markdown", str(tmp_path / "link.md"))
     assert (tmp_path / "link.md").is_symlink()
     assert (tmp_path / "real.md").read_text().startswith("# train")
     os.mkfifo(tmp_path / "pipe")
@@ -158,7 +158,7 @@ def test_what_is_no_regular_file_is_written_into(tmp_path: Path) -> None:
         target=lambda: heard.append((tmp_path / "pipe").read_text()), daemon=True
     )
     reader.start()
-    save(report, "markdown", str(tmp_path / "pipe"))
+    save_report(report, "markdown", str(tmp_path / "pipe"))
     reader.join(10)
     assert heard
     assert heard[0].startswith("# train")
@@ -175,7 +175,7 @@ def test_what_others_put_into_a_folder_is_replaced(output: str, tmp_path: Path) 
     (run.path / "report.md").symlink_to(mine)
     os.mkfifo(run.path / "report.html")
     for form, name in (("markdown", "report.md"), ("html", "report.html")):
-        path = save(report, form, output and str(run.path))
+        path = save_report(report, form, output and str(run.path))
         assert path == run.path / name
         assert stat.S_ISREG(path.lstat().st_mode)
         assert path.read_text() == report.text(form)
@@ -186,9 +186,9 @@ def test_a_link_that_leads_nowhere_is_told(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(UsageError, match="Too many levels of symbolic links"):
-        save(Report(facts(), []), "markdown", str(tmp_path / "a"))
+        save_report(Report(facts(), []), "markdown", str(tmp_path / "a"))
     (tmp_path / "new.md").symlink_to("made.md")
-    save(Report(facts(), []), "markdown", str(tmp_path / "new.md"))
+    save_report(Report(facts(), []), "markdown", str(tmp_path / "new.md"))
     assert (tmp_path / "made.md").read_text().startswith("# train")
 
 
@@ -206,7 +206,7 @@ def test_on_this_machine_nothing_is_asked_for(tmp_path: Path) -> None:
     report = report_run(make_run(tmp_path, windows=2))
     assert "Had and used" in report.text("html")
     assert "Asked for" not in report.text("markdown")
-    assert word(facts(scheduler="slurm")) == "Asked for"
+    assert request_title(facts(scheduler="slurm")) == "Asked for"
 
 
 def test_numbers_that_make_no_sense_are_survived(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from report_rig import given
 
-from allranks.observe.report.facts import run_facts
 from allranks.observe.report.report_files import Report, report_run
+from allranks.observe.report.run_facts import run_facts
 from allranks.observe.report.verdict import tiles
 from allranks.runs import Run
 from view_rig import make_run
@@ -42,7 +42,7 @@ def lost_from(begin: int, end: int = 10**6) -> Callable[[list[Row]], list[Row]]:
 
 
 def drawn(report: Report, name: str) -> str:
-    return next(each.svg for each in report.pictures if each.id == name)
+    return next(each.svg for each in report.plots if each.id == name)
 
 
 def test_a_training_that_diverged_is_not_praised(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_loss_that_never_was_finite(tmp_path: Path) -> None:
     report = report_run(rewritten(make_run(tmp_path, windows=60), lost_from(0)))
     assert report.facts.diverged["train_loss"] == 10
     assert report.advice[0].id == "diverged"
-    assert "loss" not in [each.id for each in report.pictures]
+    assert "loss" not in [each.id for each in report.plots]
 
 
 @pytest.mark.parametrize(

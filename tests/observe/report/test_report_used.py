@@ -13,13 +13,13 @@ from report_rig import GIB, facts, gpu
 from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_usage import Usage, joined
 from allranks.observe.report.advice import advise
-from allranks.observe.report.external_job import job_facts
-from allranks.observe.report.facts import run_facts
-from allranks.observe.report.measured_usage import MOST, own_gpus, sampled
-from allranks.observe.report.report_plots import pictures
-from allranks.observe.report.requested_resources import from_usage
-from allranks.observe.report.slow_ranks import slow_ranks
-from allranks.observe.report.usage_rows import uses
+from allranks.observe.report.external_job import external_job_facts
+from allranks.observe.report.job_records import allocated_resources
+from allranks.observe.report.measured_usage import MOST, sampled_usage, without_foreign_gpus
+from allranks.observe.report.report_plots import report_plots
+from allranks.observe.report.report_tables import resource_uses
+from allranks.observe.report.run_facts import run_facts
+from allranks.observe.report.training_summary import slow_ranks
 from allranks.observe.report.verdict import tiles, verdict
 from allranks.observe.view.run_source import RunSource
 from allranks.runs import Run
@@ -63,7 +63,7 @@ def test_what_came_before_the_first_step_counts_for_peaks_and_energy_only(run: R
     loading = [sample(start - 5 * n, 90 * GIB, use=0.0, memory=70 * GIB) for n in (3, 2, 1)]
     training = [sample(start + 5 * n, 20 * GIB) for n in range(10)]
     rewrite(run, loading + training)
-    used = sampled(source_of(run))
+    used = sampled_usage(source_of(run))
     assert used.memory == 90 * GIB
     assert used.gpus[0].memory == 70 * GIB
     assert used.gpus[0].use == pytest.approx(0.9)
@@ -77,22 +77,24 @@ def test_a_single_peak_of_a_long_run_is_found_and_drawn(run: Run) -> None:
     rows[3001] = sample(start + 5 * 3001, 120 * GIB, memory=100 * GIB)
     rewrite(run, rows)
     source = source_of(run)
-    used = sampled(source)
+    used = sampled_usage(source)
     assert (used.memory, used.gpus[0].memory) == (120 * GIB, 100 * GIB)
     assert used.energy == pytest.approx(4 * MOST * 5 * 100.0)
-    memory = next(each.svg for each in pictures(source) if each.id == "memory")
+    memory = next(each.svg for each in report_plots(source) if each.id == "memory")
     assert ">120<" in memory or ">150<" in memory  # the highest tick
 
 
 def test_gpus_of_others_are_left_out() -> None:
     found = facts(used={"gpus": [gpu(n) for n in range(8)], "energy": 3.6e6})
-    assert own_gpus(found.used, facts().asked).gpus == ()
-    used = own_gpus(found.used, facts().asked)
+    assert without_foreign_gpus(found.used, facts().asked).gpus == ()
+    used = without_foreign_gpus(found.used, facts().asked)
     shown = facts(used=vars(used))
     assert not {"GPU use", "Energy"} & {tile.title for tile in tiles(shown)}
-    assert not [use for use in uses(shown) if "GPU" in use.title]
-    assert own_gpus(facts().used, facts().asked) == facts().used
-    assert own_gpus(found.used, facts(asked={"gpus_per_node": None}).asked) == found.used
+    assert not [use for use in resource_uses(shown) if "GPU" in use.title]
+    assert without_foreign_gpus(facts().used, facts().asked) == facts().used
+    assert (
+        without_foreign_gpus(found.used, facts(asked={"gpus_per_node": None}).asked) == found.used
+    )
 
 
 def test_the_run_says_that_its_gpus_cannot_be_told(tmp_path: Path) -> None:
@@ -174,9 +176,9 @@ def test_the_verdict_begins_with_how_it_ended(changes: dict[str, Any], sentence:
 
 
 def test_what_the_nodes_do_not_have_alike_is_not_told_per_node() -> None:
-    even = from_usage(Usage("12", nodes=2, cpus=8, gpus=4, tasks=4, memory=64 * GIB))
+    even = allocated_resources(Usage("12", nodes=2, cpus=8, gpus=4, tasks=4, memory=64 * GIB))
     assert (even.cpus_per_node, even.gpus_per_node, even.tasks_per_node) == (4, 2, 2)
-    odd = from_usage(Usage("12", nodes=2, cpus=9, gpus=3, tasks=3, memory=64 * GIB))
+    odd = allocated_resources(Usage("12", nodes=2, cpus=9, gpus=3, tasks=3, memory=64 * GIB))
     assert (odd.cpus_per_node, odd.gpus_per_node, odd.tasks_per_node) == (None, None, None)
     assert (odd.gpus, odd.has_gpus) == (3, True)
 
@@ -188,8 +190,8 @@ def test_a_heterogeneous_job_is_not_judged_as_a_whole() -> None:
         for n in (0, 1)
     ]  # fmt: skip
     now = datetime.fromtimestamp(END, timezone.utc)
-    assert "cpus" in {each.id for each in advise(job_facts(parts[0], now=now))}
-    whole = job_facts(joined("12", parts), now=now)
+    assert "cpus" in {each.id for each in advise(external_job_facts(parts[0], now=now))}
+    whole = external_job_facts(joined("12", parts), now=now)
     assert advise(whole) == []
     assert whole.asked.cpus_per_node is None
     assert any("allranks report --job 12+0" in each for each in whole.remarks)

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import AllranksError, UsageError
-from allranks.observe.scaling.achieved import Achieved, settled
-from allranks.observe.scaling.reading import check_metric, read_achieved
+from allranks.observe.scaling.measurement import (
+    Measurement,
+    check_metric,
+    measure_run,
+    without_warm_up,
+)
 from allranks.runs.run import Run
 from scaling_rig import add_point, make_study, write_lines
 
@@ -28,14 +32,14 @@ def _run(tmp_path: Path, lines: list[str] = []) -> Run:  # noqa: B006
     return run
 
 
-def _read(run: Run, metric: str | None = None, weak: bool = False, ranks: int = 2) -> Achieved:
-    return read_achieved(run, metric=metric, weak=weak, ranks=ranks)
+def _read(run: Run, metric: str | None = None, weak: bool = False, ranks: int = 2) -> Measurement:
+    return measure_run(run, metric=metric, weak=weak, ranks=ranks)
 
 
 def test_the_first_fifth_is_left_out_and_always_the_first() -> None:
-    assert list(settled([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])) == [3, 4, 5, 6, 7, 8, 9, 10]
-    assert list(settled([1, 2])) == [2]
-    assert list(settled([1])) == [1]
+    assert list(without_warm_up([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])) == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert list(without_warm_up([1, 2])) == [2]
+    assert list(without_warm_up([1])) == [1]
 
 
 def test_windows_after_the_warm_up(tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from allranks.observe.scaling.achieved import Achieved
 from allranks.observe.scaling.analysis import analyse
-from allranks.observe.scaling.doubts import SHARED, SHORT, VAGUE
-from allranks.observe.scaling.laws import LawFit, fit_law
-from allranks.observe.scaling.losses import lost_time
-from allranks.observe.scaling.overlaps import overlap
-from allranks.observe.scaling.results import result
-from allranks.observe.scaling.study_file import Point
+from allranks.observe.scaling.conclusions import SHARED, SHORT, VAGUE, overlap_note
+from allranks.observe.scaling.measurement import Measurement
+from allranks.observe.scaling.scaling_study import Point
+from allranks.observe.scaling.size_results import LawFit, fit_law, lost_time
+from allranks.observe.scaling.study_results import study_record
 from allranks.runs.attempt import Attempt
 from scaling_rig import add_failure, add_point, make_study, write_lines
 
@@ -30,8 +28,8 @@ def test_speedup_efficiency_and_cost_of_a_strong_study(tmp_path: Path) -> None:
     hours = 1_000_000 / 1800 / 3600
     assert found.rows[1].hours == pytest.approx(hours)
     assert found.rows[1].cost == pytest.approx(hours * 8)
-    assert found.pays == 2
-    assert any("Up to 2 nodes it pays" in text for text in found.sentences)
+    assert found.efficient_up_to == 2
+    assert any("Up to 2 nodes it pays" in text for text in found.conclusions)
 
 
 def test_the_first_size_need_not_be_one(tmp_path: Path) -> None:
@@ -70,7 +68,7 @@ def test_repetitions_give_the_median_and_the_spread(tmp_path: Path) -> None:
     assert (first.rate, first.low, first.high) == pytest.approx((1000, 900, 1200))
     assert second.speedup == pytest.approx(2)
     assert first.spread == pytest.approx(0.15)
-    assert any("differ by ± 15 %" in text for text in analyse(study).sentences)
+    assert any("differ by ± 15 %" in text for text in analyse(study).conclusions)
 
 
 def test_lost_time_is_what_a_step_takes_beyond_the_ideal(tmp_path: Path) -> None:
@@ -96,7 +94,7 @@ def test_waiting_for_a_slow_rank_is_told_from_communication(tmp_path: Path) -> N
     found = analyse(study)
     assert found.rows[1].lost["stragglers"] == pytest.approx(0.3)
     assert found.rows[1].lost["communication"] == pytest.approx(0.1)
-    assert any("waiting for slower ranks" in text for text in found.sentences)
+    assert any("waiting for slower ranks" in text for text in found.conclusions)
 
 
 def test_a_step_of_the_scripts_own_is_called_that(tmp_path: Path) -> None:
@@ -109,7 +107,7 @@ def test_a_step_of_the_scripts_own_is_called_that(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_of_phases_that_were_not_measured() -> None:
-    assert lost_time(Achieved(1, "samples", ""), Achieved(1, "samples", ""), 1) == {}
+    assert lost_time(Measurement(1, "samples", ""), Measurement(1, "samples", ""), 1) == {}
 
 
 @pytest.mark.parametrize("serial", [0.0, 0.05, 0.4])
@@ -154,13 +152,13 @@ def test_without_a_law_it_is_said_what_is_seen(tmp_path: Path) -> None:
         add_point(study, size, rate=rate)
     found = analyse(study)
     told = "8 nodes are slower than 4 nodes: 2.00 against 2.60 times the speed of 1 node."
-    assert told in found.sentences
-    assert not any("law" in text for text in found.sentences)
-    assert result(study, found)["most_speedup"] is None
+    assert told in found.conclusions
+    assert not any("law" in text for text in found.conclusions)
+    assert study_record(study, found)["most_speedup"] is None
     bent = make_study(tmp_path, "bent")
     for size, rate in ((1, 1000), (2, 1200), (4, 3600)):
         add_point(bent, size, rate=rate)
-    assert any("does not describe" in text for text in analyse(bent).sentences)
+    assert any("does not describe" in text for text in analyse(bent).conclusions)
 
 
 def test_it_pays_up_to_the_first_size_that_does_not(tmp_path: Path) -> None:
@@ -168,10 +166,10 @@ def test_it_pays_up_to_the_first_size_that_does_not(tmp_path: Path) -> None:
     for size, rate in ((1, 1000), (2, 1000), (4, 3000)):
         add_point(study, size, rate=rate)
     found = analyse(study)
-    assert found.pays == 1
-    assert found.sentences[0].startswith("More than 1 node does not pay: at 2 nodes")
+    assert found.efficient_up_to == 1
+    assert found.conclusions[0].startswith("More than 1 node does not pay: at 2 nodes")
     told = "At 4 nodes the efficiency is 0.75 again, after 0.50 at 2 nodes"
-    assert any(text.startswith(told) for text in found.sentences)
+    assert any(text.startswith(told) for text in found.conclusions)
 
 
 @pytest.mark.parametrize(("kind", "told"), [("strong", "--strong was asked"), (None, "{share:…}")])
@@ -189,7 +187,7 @@ def test_times_of_unknown_work_are_not_compared(tmp_path: Path) -> None:
     for size in (1, 2):
         Path(add_point(study, size, rate=1.0).run, "metrics.jsonl").unlink()
     found = analyse(study)
-    assert [row.achieved.source for row in found.rows if row.achieved] == ["wall time"] * 2
+    assert [row.measurement.source for row in found.rows if row.measurement] == ["wall time"] * 2
     assert [row.speedup for row in found.rows] == [None, None]
     assert "--strong" in found.problems[0]
     study.kind = "strong"
@@ -205,10 +203,10 @@ def test_nothing_is_concluded_from_milliseconds(
         rate = 1e6 if size in quick else 100.0 * size  # 90 steps of 64 µs, or of 640 ms and less
         add_point(study, size, rate=rate, phases={"forward": 0.5, "other": 0.5})
     found = analyse(study)
-    assert [row.size for row in found.rows if row.doubt == SHORT] == list(quick)
-    assert (found.pays, found.fit) == (pays, None)
-    assert len(found.sentences) == (2 if pays else 1)
-    text = found.sentences[-1]
+    assert [row.size for row in found.rows if row.unreliable == SHORT] == list(quick)
+    assert (found.efficient_up_to, found.fit) == (pays, None)
+    assert len(found.conclusions) == (2 if pays else 1)
+    text = found.conclusions[-1]
     assert text.startswith(f"At {study.axis.count(quick[0])} 5.76 ms were measured, too little")
     assert text.endswith("--steps 300000")
 
@@ -223,8 +221,8 @@ def test_nothing_is_concluded_from_windows_that_differ_widely(tmp_path: Path) ->
         line["step_seconds"] *= 4
     write_lines(file, lines)
     found = analyse(study)
-    assert found.rows[1].doubt == VAGUE
-    (text,) = found.sentences
+    assert found.rows[1].unreliable == VAGUE
+    (text,) = found.conclusions
     assert text.startswith("At 2 nodes the speed went up and down, so it is known to ± ")
 
 
@@ -235,8 +233,8 @@ def test_whole_seconds_are_too_coarse_for_short_runs(tmp_path: Path) -> None:
         Path(point.run, "metrics.jsonl").unlink()
         _lived(point, f"node{size}", 0, end)
     found = analyse(study)
-    assert [row.doubt for row in found.rows] == ["", VAGUE]
-    assert any("in whole seconds, so it is known to ± 20 %" in s for s in found.sentences)
+    assert [row.unreliable for row in found.rows] == ["", VAGUE]
+    assert any("in whole seconds, so it is known to ± 20 %" in s for s in found.conclusions)
 
 
 def test_a_machine_that_was_busy_is_told_with_the_results(tmp_path: Path) -> None:
@@ -244,8 +242,8 @@ def test_a_machine_that_was_busy_is_told_with_the_results(tmp_path: Path) -> Non
     add_point(study, 1, rate=100)
     add_point(study, 2, rate=180)
     found = analyse(study)
-    assert any("busy when the study began (load 1.9 on 2 cores)" in s for s in found.sentences)
-    assert found.pays == 2
+    assert any("busy when the study began (load 1.9 on 2 cores)" in s for s in found.conclusions)
+    assert found.efficient_up_to == 2
 
 
 @pytest.mark.parametrize("where", ["local", "slurm"])
@@ -253,7 +251,7 @@ def test_advice_for_nodes_is_given_on_nodes_alone(where: str, tmp_path: Path) ->
     study = make_study(tmp_path, axis="nprocs", where=where, machine_cpus=8)
     add_point(study, 1, rate=100, phases={"forward": 1.0})
     add_point(study, 2, rate=100, phases={"forward": 1.0})
-    text = next(text for text in analyse(study).sentences if "of a step is lost to" in text)
+    text = next(text for text in analyse(study).conclusions if "of a step is lost to" in text)
     assert ("--exclusive" in text) == (where == "slurm")
 
 
@@ -281,10 +279,10 @@ def test_ranks_that_share_cores_count_for_nothing(tmp_path: Path) -> None:
     for size, rate in ((1, 1000), (2, 1900), (4, 3700)):
         add_point(study, size, rate=rate)
     found = analyse(study)
-    assert found.rows[2].doubt == SHARED
-    assert found.pays == 2
+    assert found.rows[2].unreliable == SHARED
+    assert found.efficient_up_to == 2
     assert found.fit is None
-    assert "2 cores" in found.sentences[-1]
+    assert "2 cores" in found.conclusions[-1]
 
 
 def _lived(point: Point, host: str, start: int, end: int) -> None:
@@ -301,7 +299,7 @@ def test_points_that_ran_side_by_side_on_a_node_are_named(tmp_path: Path) -> Non
     study = make_study(tmp_path)
     for size in (1, 2):
         _lived(add_point(study, size, rate=1000), "node1", 0, 30)
-    assert any("at the same time on node1" in text for text in analyse(study).sentences)
+    assert any("at the same time on node1" in text for text in analyse(study).conclusions)
 
 
 def test_the_hosts_of_a_point_are_read_once_and_only_where_times_meet(
@@ -313,10 +311,10 @@ def test_the_hosts_of_a_point_are_read_once_and_only_where_times_meet(
         read.append(attempt.path)
         return [attempt.path.parent.parent.name]
 
-    monkeypatch.setattr("allranks.observe.scaling.overlaps.hosts_of", hosts_of)
+    monkeypatch.setattr("allranks.observe.scaling.conclusions.hosts_of", hosts_of)
     study = make_study(tmp_path)
     for size in range(1, 5):
         _lived(add_point(study, size, rate=1000), "", 0, 30)
     _lived(add_point(study, 5, rate=1000), "", 40, 50)
-    assert overlap(study) == overlap(study) == ""
+    assert overlap_note(study) == overlap_note(study) == ""
     assert len(read) == 4

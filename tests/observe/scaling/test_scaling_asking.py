@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from allranks.errors import JobError, UsageError
-from allranks.observe.scaling.asking import choose_place, make_study
-from allranks.observe.scaling.points import prepare_point
+from allranks.observe.scaling.point_plans import prepare_point
+from allranks.observe.scaling.scaling_study import Study
 from allranks.observe.scaling.sizes import choose_axis
-from allranks.observe.scaling.study_file import Study
+from allranks.observe.scaling.study_request import choose_execution, make_study
 
 PROCS, NODES = {"nprocs": "1,2"}, {"nodes": "1,2"}
 
@@ -35,7 +35,7 @@ def sbatch(tmp_path: Path) -> None:
 
 
 def _place(values: dict[str, str], place: str = "") -> str:
-    return choose_place(choose_axis(values), place)
+    return choose_execution(choose_axis(values), place)
 
 
 def test_without_slurm_all_is_here() -> None:

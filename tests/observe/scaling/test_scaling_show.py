@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from allranks.observe.scaling.analysis import analyse
-from allranks.observe.scaling.results import write_results
-from allranks.observe.scaling.study_file import QUEUED, Point, Study
-from allranks.observe.scaling.study_markdown import markdown
-from allranks.observe.scaling.study_table import significant, terminal_table, wall_time
-from allranks.observe.scaling.views import TextView
+from allranks.observe.scaling.scaling_study import QUEUED, Point, Study
+from allranks.observe.scaling.study_display import TextDisplay
+from allranks.observe.scaling.study_results import render_markdown, write_results
+from allranks.observe.scaling.study_table import (
+    format_significant,
+    format_wall_time,
+    terminal_table,
+)
 from scaling_rig import add_failure, add_point, make_study
 
 PHASES = {"forward": 0.3, "backward": 0.4, "communication": 0.25, "optimizer": 0.05}
@@ -54,7 +57,7 @@ def test_the_files_of_the_results(study: Study) -> None:
     assert [point["size"] for point in result["points"]] == [1, 2, 4, 8]
     assert result["points"][2]["efficiency"] == pytest.approx(0.8, abs=0.01)
     assert result["points"][3]["state"] == "failed"
-    assert result["pays_up_to"] == 4
+    assert result["efficient_up_to"] == 4
     assert not result["complete"]
     assert ET.fromstring((study.path / "speedup.svg").read_text()).tag.endswith("svg")
 
@@ -119,7 +122,7 @@ def test_changes_are_told_once_where_there_is_no_terminal(tmp_path: Path) -> Non
     made = make_study(tmp_path)
     made.points = [Point(1, state=QUEUED, why="it is next")]
     out = io.StringIO()
-    view = TextView(out)
+    view = TextDisplay(out)
     view.look(made)
     view.look(made)
     made.points[0].state = "running"
@@ -140,7 +143,7 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", str(rows))
     out = _Terminal()
-    view = TextView(out)
+    view = TextDisplay(out)
     view.look(study)
     first = out.getvalue()
     assert max(map(len, first.splitlines())) <= columns  # none wraps
@@ -157,7 +160,7 @@ def test_a_terminal_that_became_narrower_is_wiped_whole(
     monkeypatch.setenv("LINES", "90")
     monkeypatch.setenv("COLUMNS", "80")
     out = _Terminal()
-    view = TextView(out)
+    view = TextDisplay(out)
     view.look(study)
     lines = out.getvalue().splitlines()
     monkeypatch.setenv("COLUMNS", "40")
@@ -169,14 +172,14 @@ def test_a_terminal_that_became_narrower_is_wiped_whole(
 def test_looking_again_reads_nothing_of_points_that_are_done(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = TextView(_Terminal())
+    view = TextDisplay(_Terminal())
     view.look(study)
-    monkeypatch.setattr("allranks.observe.scaling.analysis.read_achieved", None)
+    monkeypatch.setattr("allranks.observe.scaling.analysis.measure_run", None)
     view.look(study)
 
 
 def test_whole_runs_have_times_as_people_say_them() -> None:
-    assert [wall_time(each) for each in (1.42, 45.25, 750, 7500)] == [
+    assert [format_wall_time(each) for each in (1.42, 45.25, 750, 7500)] == [
         "1.42 s", "45.2 s", "12 min", "2 h 05 min",
     ]  # fmt: skip
 
@@ -194,7 +197,7 @@ def test_whole_runs_have_times_as_people_say_them() -> None:
     ],
 )
 def test_numbers_have_the_digits_that_matter(value: float | None, text: str) -> None:
-    assert significant(value) == text
+    assert format_significant(value) == text
 
 
 def test_a_command_in_a_sentence_is_code_and_nothing_else_is_markdown(tmp_path: Path) -> None:
@@ -203,8 +206,8 @@ def test_a_command_in_a_sentence_is_code_and_nothing_else_is_markdown(tmp_path: 
     phases = {"forward": 0.6, "communication": 0.4}
     add_point(made, 4, rate=3000, batch=400, phases=phases, waits=0.3)
     found = analyse(made)
-    assert any("`allranks top`" in text for text in found.sentences)
-    text = markdown(made, found, picture=False)
+    assert any("`allranks top`" in text for text in found.conclusions)
+    text = render_markdown(made, found, picture=False)
     assert "`allranks top`" in text
     assert r"\`" not in text
     assert text.startswith(r"## a\~b\&lt;: ")

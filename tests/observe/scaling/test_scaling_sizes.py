@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from allranks.errors import UsageError
-from allranks.observe.scaling.arguments import fill, implied_kind
-from allranks.observe.scaling.sizes import AXES, choose_axis, parse_sizes
+from allranks.observe.scaling.sizes import (
+    AXES,
+    choose_axis,
+    fill_placeholders,
+    implied_kind,
+    parse_sizes,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,16 +73,16 @@ def test_a_mistake_is_told_with_what_to_type(values: dict[str, str], told: str) 
 
 def test_placeholders_follow_the_size() -> None:
     words = ("--n={ranks}", "{nodes}", "{share:256}", "x{times:32}y", '{"lr": 0.1}', "{rank}")
-    assert fill(words, ranks=4, nodes=2) == (
+    assert fill_placeholders(words, ranks=4, nodes=2) == (
         "--n=4", "2", "64", "x128y", '{"lr": 0.1}', "{rank}",
     )  # fmt: skip
 
 
 def test_a_share_that_does_not_divide_names_those_that_do() -> None:
     with pytest.raises(UsageError, match="3 ranks; 255 or 258 can"):
-        fill(["{share:256}"], ranks=3, nodes=1)
+        fill_placeholders(["{share:256}"], ranks=3, nodes=1)
     with pytest.raises(UsageError, match="whole number"):
-        fill(["{share:many}"], ranks=3, nodes=1)
+        fill_placeholders(["{share:many}"], ranks=3, nodes=1)
 
 
 def test_placeholders_tell_the_kind_of_scaling() -> None:

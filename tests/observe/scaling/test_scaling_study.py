@@ -15,19 +15,19 @@ import pytest
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import JobError, RunNotFoundError, UsageError
-from allranks.observe.scaling.holding import held
-from allranks.observe.scaling.point_states import Looker
-from allranks.observe.scaling.running import give_secrets, look, pick_up
-from allranks.observe.scaling.study_file import (
+from allranks.observe.scaling.point_states import PointPoller
+from allranks.observe.scaling.scaling_study import (
     DONE,
     FAILED,
     RUNNING,
     WAITING,
     Point,
     Study,
+    default_root,
     find_study,
-    usual_root,
+    lock_study,
 )
+from allranks.observe.scaling.study_runner import analyse_now, load_secrets, prepare_resume
 from allranks.runs.run import Run
 from allranks.runs.run_lookup import list_runs
 from allranks.schedulers.run_state import RunStatus
@@ -64,9 +64,9 @@ def test_secrets_stay_out_of_its_file(tmp_path: Path, monkeypatch: pytest.Monkey
     again = Study.open(study.path)
     assert again.values == {"env": ["A=b"]}
     with pytest.raises(UsageError, match="export API_TOKEN"):
-        give_secrets(again)
+        load_secrets(again)
     monkeypatch.setenv("API_TOKEN", "abc123")
-    give_secrets(again)
+    load_secrets(again)
     assert "API_TOKEN=abc123" in again.values["env"]
 
 
@@ -88,7 +88,7 @@ def test_a_point_that_was_killed_has_failed(tmp_path: Path) -> None:
     here = {"scheduler": "local", "host": os.uname().nodename}
     about.write_text(json.dumps(json.loads(about.read_text()) | here))
     point.state = RUNNING
-    assert Looker(study).refresh()
+    assert PointPoller(study).refresh()
     assert (point.state, point.why) == (FAILED, "killed")
 
 
@@ -98,7 +98,7 @@ def test_looking_at_a_study_leaves_its_file_to_who_runs_it(tmp_path: Path) -> No
     point.state = RUNNING
     study.save()
     before = (study.path / "study.json").read_bytes()
-    assert look(study).rows[0].rate == pytest.approx(10)
+    assert analyse_now(study).rows[0].rate == pytest.approx(10)
     assert (study.path / "study.json").read_bytes() == before
 
 
@@ -106,17 +106,15 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     study = make_study(tmp_path, where="local")
     study.cwd = str(tmp_path / "gone")
     with pytest.raises(UsageError, match="gone cannot be entered"):
-        pick_up(study)
+        prepare_resume(study)
 
 
 def test_one_process_holds_a_study(tmp_path: Path) -> None:
     study = make_study(tmp_path)
-    code = (
-        "import sys; from pathlib import Path; from allranks.observe.scaling.holding import held\n"
-    )
-    code += "with held(Path(sys.argv[1])): print('held')"
+    code = "import sys; from pathlib import Path; from allranks.observe.scaling.scaling_study import lock_study\n"
+    code += "with lock_study(Path(sys.argv[1])): print('held')"
     words = [sys.executable, "-c", code, str(study.path)]
-    with held(study.path):
+    with lock_study(study.path):
         other = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert f"{study.id} is watched already, by process {os.getpid()} on " in other.stderr
     later = subprocess.run(words, capture_output=True, text=True, timeout=60)
@@ -130,7 +128,7 @@ def test_a_file_system_without_locks_is_no_obstacle(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.lockf", refuse)
-    with held(make_study(tmp_path).path):
+    with lock_study(make_study(tmp_path).path):
         pass
 
 
@@ -144,7 +142,7 @@ def test_the_first_error_is_the_reason(tmp_path: Path) -> None:
     failure = {"rank": 1, "exit_code": 1, "time": "1", "traceback": trace}
     (attempt / "failures/rank-00001.json").write_text(json.dumps(failure))
     point.state = RUNNING
-    Looker(study).refresh()
+    PointPoller(study).refresh()
     assert point.why == "rank 1: ValueError: bad batch"
 
 
@@ -158,7 +156,7 @@ def test_a_job_that_slurm_never_knew_is_given_up(
     point = add_point(study, 1, rate=10)
     Path(point.run, "attempts/1/end.json").unlink()
     point.state, point.job_id = RUNNING, "77"
-    looker = Looker(study)
+    looker = PointPoller(study)
     for clock[0] in (0.0, 60.0, 119.0):
         assert not looker.refresh()
     clock[0] = 121.0
@@ -177,7 +175,7 @@ def test_words_of_srun_are_the_reason_where_no_rank_began(tmp_path: Path) -> Non
     told = "srun: error: Unable to create \x1b[1mstep\nallranks: no rank has begun\n"
     Path(point.run, "console.log").write_text(told)
     point.state = RUNNING
-    Looker(study).refresh()
+    PointPoller(study).refresh()
     assert point.why == "exit code 1: srun: error: Unable to create step"
 
 
@@ -186,7 +184,7 @@ def test_a_point_that_is_done_and_tells_nothing_is_run_again(lost: str, tmp_path
     study = make_study(tmp_path, where="local", kind="weak")
     add_point(study, 1, rate=10)
     Path(add_point(study, 2, rate=10).run, lost).unlink()
-    pick_up(study)
+    prepare_resume(study)
     assert [point.state for point in Study.open(study.path).points] == [DONE, WAITING]
 
 
@@ -206,9 +204,9 @@ def test_the_job_file_says_where_studies_are(
 ) -> None:
     monkeypatch.delenv("ALLRANKS_RUNS", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert usual_root() == tmp_path / "runs"
+    assert default_root() == tmp_path / "runs"
     (tmp_path / "allranks.toml").write_text('runs = "my runs"\n')
-    assert usual_root() == tmp_path / "my runs"
+    assert default_root() == tmp_path / "my runs"
 
 
 def test_points_of_unknown_keys_are_read(tmp_path: Path) -> None:
@@ -238,22 +236,22 @@ def _begun_elsewhere(tmp_path: Path) -> tuple[Study, Point]:
 
 def test_a_point_on_another_machine_is_not_run_twice(tmp_path: Path) -> None:
     study, point = _begun_elsewhere(tmp_path)
-    look(study)
+    analyse_now(study)
     assert (point.state, point.why) == (
         RUNNING, "it was started on node77; only that machine knows its state"
     )  # fmt: skip
     with pytest.raises(JobError, match=r"may be under way.*node77") as told:
-        pick_up(study)
+        prepare_resume(study)
     assert f"allranks scale --resume {study.path}" in str(told.value)
     Path(point.run).rename(tmp_path / "away")
-    pick_up(study)
+    prepare_resume(study)
     assert point.state == WAITING
 
 
 def test_a_point_that_never_began_has_failed(tmp_path: Path) -> None:
     study, point = _begun_elsewhere(tmp_path)
     shutil.rmtree(Path(point.run, "attempts"))
-    Looker(study).refresh()
+    PointPoller(study).refresh()
     assert (point.state, point.why) == (FAILED, "nothing was started")
 
 
@@ -267,7 +265,7 @@ def test_the_newest_of_several_outputs_has_the_last_words(tmp_path: Path) -> Non
         path.write_text(f"error: of job {job}\n")
         os.utime(path, (1e9 + moment, 1e9 + moment))
         point.state = RUNNING
-        Looker(study).refresh()
+        PointPoller(study).refresh()
         assert point.why == f"exit code 1: error: of job {job}"
 
 

@@ -16,33 +16,33 @@ import pytest
 from rich.console import Console
 
 from allranks.cluster.slurm.job_states import JobState
+from allranks.observe.top.footer import ViewSettings
 from allranks.observe.top.frame import Frame, frame
-from allranks.observe.top.screen import rendered
-from allranks.observe.top.text_bars import ASCII, BLOCKS
-from allranks.observe.top.view_settings import ViewSettings
+from allranks.observe.top.terminal import render_line
+from allranks.observe.top.text_layout import ASCII, BLOCKS
 from allranks.observe.view.model import NodeNow, RankNow, RunView, TrainingProgress
 from allranks.runs.attempt import Failure
 from allranks.runs.run import Run
-from run_view_rig import NOW, failed, one_task, own_script, pending, snapshot, stalled, status
+from run_view_rig import NOW, failed, one_task, own_script, pending, run_view, stalled, status
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES: dict[str, tuple[Callable[[], RunView], int, int | None, ViewSettings]] = {
-    "running-80x24": (snapshot, 80, 24, ViewSettings()),
-    "nodes-80x24": (snapshot, 80, 24, ViewSettings(rows="nodes")),
-    "cpu-80x24": (lambda: snapshot(gpus=False), 80, 24, ViewSettings()),
-    "cpu-ranks-80x24": (lambda: snapshot(gpus=False), 80, 24, ViewSettings(rows="ranks")),
+    "running-80x24": (run_view, 80, 24, ViewSettings()),
+    "nodes-80x24": (run_view, 80, 24, ViewSettings(rows="nodes")),
+    "cpu-80x24": (lambda: run_view(gpus=False), 80, 24, ViewSettings()),
+    "cpu-ranks-80x24": (lambda: run_view(gpus=False), 80, 24, ViewSettings(rows="ranks")),
     "pending-80x24": (pending, 80, 24, ViewSettings()),
     "own-script-80x24": (own_script, 80, 24, ViewSettings()),
     "failed-80x24": (failed, 80, 24, ViewSettings()),
-    "help-80x24": (snapshot, 80, 24, ViewSettings(help=True)),
-    "scrolled-80x24": (lambda: snapshot(64), 80, 24, ViewSettings(first=30, paused=True)),
-    "slowest-120x40": (lambda: snapshot(64), 120, 40, ViewSettings(slowest=True)),
-    "small-40x10": (lambda: snapshot(64), 40, 10, ViewSettings()),
+    "help-80x24": (run_view, 80, 24, ViewSettings(help=True)),
+    "scrolled-80x24": (lambda: run_view(64), 80, 24, ViewSettings(first=30, paused=True)),
+    "slowest-120x40": (lambda: run_view(64), 120, 40, ViewSettings(slowest=True)),
+    "small-40x10": (lambda: run_view(64), 40, 10, ViewSettings()),
     "array-80x24": (one_task, 80, 24, ViewSettings()),
     "stalled-80x24": (stalled, 80, 24, ViewSettings()),
     "stalled-nodes-80x24": (stalled, 80, 24, ViewSettings(rows="nodes")),
     "failed-page-60": (failed, 60, None, ViewSettings()),
-    "page-100": (lambda: snapshot(16), 100, None, ViewSettings()),
+    "page-100": (lambda: run_view(16), 100, None, ViewSettings()),
 }
 
 
@@ -69,7 +69,7 @@ def test_the_picture(name: str) -> None:
     assert made == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("make", [snapshot, pending, own_script, failed, one_task, stalled])
+@pytest.mark.parametrize("make", [run_view, pending, own_script, failed, one_task, stalled])
 def test_no_line_is_ever_too_long_and_none_too_many(make: Callable[[], RunView]) -> None:
     shown = make()
     for width in (1, 2, 7, 20, 39, 60, 79, 80, 81, 200):
@@ -82,12 +82,12 @@ def test_no_line_is_ever_too_long_and_none_too_many(make: Callable[[], RunView])
 
 
 def test_ascii_is_ascii() -> None:
-    for make in (snapshot, failed, pending):
+    for make in (run_view, failed, pending):
         assert _text(frame(make(), 80, 24, glyphs=ASCII)).isascii()
 
 
 def test_microseconds_are_written_as_the_terminal_can() -> None:
-    shown = replace(snapshot(2), phases={"data": 62e-6}, ranks=[RankNow(0, "n", None, 62e-6)])
+    shown = replace(run_view(2), phases={"data": 62e-6}, ranks=[RankNow(0, "n", None, 62e-6)])
     rows = ViewSettings(rows="ranks")
     assert _text(frame(shown, 80, 24, rows)).count("62 µs") == 2
     plain = _text(frame(shown, 80, 24, rows, ASCII))
@@ -96,7 +96,7 @@ def test_microseconds_are_written_as_the_terminal_can() -> None:
 
 
 def test_the_rows_scroll_to_the_last_and_not_beyond() -> None:
-    shown = snapshot(64)
+    shown = run_view(64)
     made = frame(shown, 80, 24, ViewSettings(first=10**9))
     assert made.first + made.shown == made.total == 64
     assert f"ranks {made.first + 1}-64 of 64" in _text(made)
@@ -104,18 +104,18 @@ def test_the_rows_scroll_to_the_last_and_not_beyond() -> None:
 
 
 def test_the_slowest_comes_first() -> None:
-    made = _text(frame(snapshot(64, straggler=47), 80, 24, ViewSettings(slowest=True)))
+    made = _text(frame(run_view(64, straggler=47), 80, 24, ViewSettings(slowest=True)))
     first = made.splitlines()[made.splitlines().index("") + 2]
     assert first.split()[0] == "47"
     assert "straggler +31%" in first
     nodes = _text(
-        frame(snapshot(64, straggler=47), 80, 24, ViewSettings(slowest=True, rows="nodes"))
+        frame(run_view(64, straggler=47), 80, 24, ViewSettings(slowest=True, rows="nodes"))
     )
     assert nodes.index("node2 ") < nodes.index("node1 ")
 
 
 def test_a_limit_that_comes_before_the_end_is_marked() -> None:
-    whole = snapshot()
+    whole = run_view()
     soon = replace(whole.progress, deadline=NOW.timestamp() + 1800)
     made = frame(replace(whole, progress=soon), 80, 24)
     line = next(line for line in made.lines if "time limit" in line.plain)
@@ -134,7 +134,7 @@ def test_a_run_that_has_stopped_moving_promises_no_end() -> None:
 
 
 def test_a_job_that_slurm_has_forgotten_does_not_run_for_ever() -> None:
-    whole = snapshot(2, None)
+    whole = run_view(2, None)
     passed = replace(
         whole.progress, eta_seconds=None, deadline=(NOW - timedelta(days=8)).timestamp()
     )
@@ -186,7 +186,7 @@ def test_a_script_that_may_still_be_loading(
 
 def test_your_own_metrics_are_shown_whatever_they_are_called() -> None:
     values = {"train_latency_seconds": 0.25, "lrx": 3.0, "forward_seconds": 0.1, "epoch_seconds": 9}
-    made = _text(frame(replace(snapshot(2), values=values), 120, 24))
+    made = _text(frame(replace(run_view(2), values=values), 120, 24))
     assert "train_latency_seconds 0.2500  lrx 3" in made
     assert "forward_seconds" not in made
     assert "epoch_seconds" not in made
@@ -222,7 +222,7 @@ def test_an_error_is_wrapped_not_cut() -> None:
 
 def test_an_end_stays_and_says_how() -> None:
     ended = status(JobState.COMPLETED, end=NOW, exit_code=0)
-    made = _text(frame(replace(snapshot(), status=ended), 80, 24))
+    made = _text(frame(replace(run_view(), status=ended), 80, 24))
     assert "train-20261115-105757  completed" in made
     assert "completed at 2026-11-15 12:00:00" in made
     assert "to go" not in made
@@ -243,21 +243,21 @@ def test_texts_of_others_move_no_cursor() -> None:
     console = Console(force_terminal=True, color_system="truecolor", no_color=True)
     for rows in ("ranks", "nodes"):
         for line in frame(shown, 80, 24, ViewSettings(rows=rows)).lines:
-            text = rendered(console, line).replace("\x1b[0m", "")
+            text = render_line(console, line).replace("\x1b[0m", "")
             for code in range(10):
                 text = text.replace(f"\x1b[{code}m", "").replace(f"\x1b[1;{code}m", "")
             assert text.isprintable(), repr(text)
 
 
 def test_no_color_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = frame(snapshot(), 80, 24).lines
+    lines = frame(run_view(), 80, 24).lines
     coloured = "".join(
-        rendered(Console(force_terminal=True, color_system="standard"), line) for line in lines
+        render_line(Console(force_terminal=True, color_system="standard"), line) for line in lines
     )
     assert "\x1b[32m" in coloured
     monkeypatch.setenv("NO_COLOR", "1")
     plain = "".join(
-        rendered(Console(force_terminal=True, color_system="standard"), line) for line in lines
+        render_line(Console(force_terminal=True, color_system="standard"), line) for line in lines
     )
     assert "\x1b[3" not in plain
     assert "\x1b[4" not in plain

@@ -6,11 +6,23 @@ import math
 
 import pytest
 
-from allranks.observe.top.fitted_lines import Column, LinePiece, fit, table, wrapped
-from allranks.observe.top.keys import KeyReader
-from allranks.observe.top.short_numbers import memory, percent
-from allranks.observe.top.text_bars import ASCII, BLOCKS, bar, glyphs_for, sparkline, stacked
-from allranks.observe.top.view_settings import ViewSettings
+from allranks.observe.top.footer import ViewSettings
+from allranks.observe.top.terminal import KeyReader
+from allranks.observe.top.text_layout import (
+    ASCII,
+    BLOCKS,
+    Column,
+    LinePiece,
+    bar,
+    fit,
+    glyphs_for,
+    memory,
+    percent,
+    sparkline,
+    stacked_bar,
+    table,
+    wrap,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +42,9 @@ def test_a_bar_of_nothing_known_is_empty_space() -> None:
 def test_a_stacked_bar_is_as_wide_as_asked_for() -> None:
     parts = {"data": 1.0, "forward": 1.0, "communication": 1.0, "other": math.nan}
     for width in range(1, 50):
-        assert len(stacked(parts, width).plain) == width
-    assert stacked(parts, 6).plain == "ddffcc"
-    assert stacked({"data": 0.0}, 6).plain == ""
+        assert len(stacked_bar(parts, width).plain) == width
+    assert stacked_bar(parts, 6).plain == "ddffcc"
+    assert stacked_bar({"data": 0.0}, 6).plain == ""
 
 
 def test_a_curve_goes_evenly_along_its_steps() -> None:
@@ -96,15 +108,15 @@ def test_wide_characters_count_as_two_cells() -> None:
 @pytest.mark.parametrize("width", [1, 5, 8, 20])
 def test_a_sentence_of_wide_characters_loses_nothing(width: int) -> None:
     text = "訓練は終わった 世界 and then"
-    lines = wrapped(text, width, 100)
+    lines = wrap(text, width, 100)
     assert all(line.cell_len <= max(width, 2) for line in lines)
     if width > 1:  # a wide character has no place in one cell
         assert "".join(line.plain for line in lines).replace(" ", "") == text.replace(" ", "")
-    assert [line.plain for line in wrapped("    indented line", 12, 9)] == ["    indented", "line"]
+    assert [line.plain for line in wrap("    indented line", 12, 9)] == ["    indented", "line"]
 
 
 def test_a_long_sentence_shows_that_it_goes_on() -> None:
-    lines = [line.plain for line in wrapped("one two three four five six", 10, 2)]
+    lines = [line.plain for line in wrap("one two three four five six", 10, 2)]
     assert lines[0] == "one two"
     assert lines[1].endswith("…")
     assert all(len(line) <= 10 for line in lines)
@@ -132,9 +144,9 @@ def test_an_escape_alone_is_a_key_when_nothing_follows() -> None:
     reader = KeyReader()
     assert reader.feed(b"\x1b") == []
     assert reader.unfinished
-    assert reader.give_up() == ["escape"]
+    assert reader.flush() == ["escape"]
     assert not reader.unfinished
-    assert reader.feed(b"\x1b[") == reader.give_up() == []
+    assert reader.feed(b"\x1b[") == reader.flush() == []
     assert reader.feed(b"5~n") == ["5", "~", "n"]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from allranks.cluster.slurm.job_states import JobState
-from allranks.observe.top import watcher
-from allranks.observe.top.watcher import Watcher, look
+from allranks.observe.top import live_view
+from allranks.observe.top.live_view import Watcher, view_once
 from allranks.observe.view.run_source import RunSource
 from view_rig import make_array, make_run
 
@@ -33,7 +33,7 @@ def test_a_file_system_that_is_away_for_a_while(
     try:
         assert drawn.wait(30)
         assert made.error is None
-        assert made.snapshot is not None
+        assert made.run_view is not None
         assert failures == []
     finally:
         made.stop()
@@ -59,8 +59,8 @@ def test_the_task_that_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made.start()
     try:
         assert drawn.wait(30)
-        assert made.snapshot is not None
-        assert made.snapshot.task == "0"
+        assert made.run_view is not None
+        assert made.run_view.task == "0"
     finally:
         made.stop()
 
@@ -85,7 +85,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_first_picture_is_of_a_task_that_runs(tmp_path: Path, asked: Path) -> None:
     run = make_array(tmp_path, {"1": "", "2": ""})
-    found = look(run)
+    found = view_once(run)
     assert (found.task, found.status.state) == ("1", JobState.RUNNING)
     assert found.failed_tasks == ["2"]
     assert asked.read_text() == "asked\n"
@@ -95,7 +95,7 @@ def test_slurm_is_not_asked_for_every_picture(
     tmp_path: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a run on another machine, in a job that it shares with others."""
-    monkeypatch.setattr(watcher, "ASKED_EVERY", 600.0)
+    monkeypatch.setattr(live_view, "ASKED_EVERY", 600.0)
     run = make_run(tmp_path, windows=3, finished=False)
     about = json.loads((run.path / "run.json").read_text())
     home = {"host": "node1", "pid": 7, "started": "9", "inside_job": "4711"}
@@ -114,12 +114,12 @@ def test_one_look_waits_ten_seconds_for_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited = []
-    ask = watcher.run_statuses
+    ask = live_view.run_statuses
 
     def noted(runs: list[object], timeout: float) -> object:
         waited.append(timeout)
         return ask(runs, timeout)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(watcher, "run_statuses", noted)
-    assert look(make_run(tmp_path, windows=3)).progress.step == 30
+    monkeypatch.setattr(live_view, "run_statuses", noted)
+    assert view_once(make_run(tmp_path, windows=3)).progress.step == 30
     assert waited == [10.0]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from allranks.observe.check.check_report import keep
-from allranks.observe.check.signal_check import RankSignals, SignalCheckResult
+from allranks.observe.check.signal_check import RankSignals, SignalCheckResult, save_result
 from allranks.observe.view.diagnostics import diagnostics
 from allranks.runs import Run
 from view_rig import make_array, make_run
@@ -68,7 +67,7 @@ def test_a_script_that_is_none(tmp_path: Path) -> None:
 def test_what_a_check_found_stands_with_its_run(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     heard = RankSignals(0, "node1", 100.0, 160.0, {"SIGUSR1": 130.0}, 2)
-    keep(SignalCheckResult("job 7", "srun", ["SIGUSR1"], [heard]), run)
+    save_result(SignalCheckResult("job 7", "srun", ["SIGUSR1"], [heard]), run)
     (found,) = diagnostics(run)
     assert (found.source, found.severity, found.title) == (
         "check",
@@ -76,7 +75,7 @@ def test_what_a_check_found_stands_with_its_run(tmp_path: Path) -> None:
         "allranks check --signal",
     )
     assert found.message == "Every signal reached the rank in job 7."
-    keep(
+    save_result(
         SignalCheckResult(
             "job 7", "srun", ["SIGUSR1"], [heard, RankSignals(1, "node2", 99.0, 160.0)]
         ),

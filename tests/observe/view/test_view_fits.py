@@ -13,7 +13,7 @@ from allranks.observe.view.curve_thinning import Curve
 from allranks.observe.view.fit_steps import fit_start, window_steps
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
-from allranks.observe.view.step_phases import phases, phases_of, phases_over_time
+from allranks.observe.view.step_phases import mean_phases, phases_of, phases_over_time
 from allranks.runs import Run
 
 PART = {"data_seconds": 0.1, "checkpoint_seconds": 0.0, "other_seconds": 0.9}
@@ -37,7 +37,7 @@ def _source(folder: Path, rows: list[dict[str, Any]]) -> RunSource:
 def test_windows_without_a_marked_step_do_not_count(tmp_path: Path) -> None:
     rows = [PART, PART, PART, WHOLE, PART, WHOLE]
     source = _source(tmp_path, [{"step": 10 * at, **row} for at, row in enumerate(rows, 1)])
-    for found in (phases(source), phases(source, 1), phases_of(rows, [10] * 6)):
+    for found in (mean_phases(source), mean_phases(source, 1), phases_of(rows, [10] * 6)):
         assert sum(found.values()) == pytest.approx(1.0)
         assert found["other"] == pytest.approx(0.1)
     steps, parts = phases_over_time(source)
@@ -47,13 +47,13 @@ def test_windows_without_a_marked_step_do_not_count(tmp_path: Path) -> None:
 
 def test_before_the_first_marked_step_its_rest_is_all_there_is(tmp_path: Path) -> None:
     source = _source(tmp_path, [{"step": 10, **PART}])
-    assert phases(source, 20) == pytest.approx({"data": 0.1, "checkpoint": 0.0, "other": 0.9})
+    assert mean_phases(source, 20) == pytest.approx({"data": 0.1, "checkpoint": 0.0, "other": 0.9})
     assert phases_over_time(source)[0] == [10]
 
 
 def test_short_windows_of_which_few_have_a_marked_step(tmp_path: Path) -> None:
     rows = [{"step": at, **(WHOLE if at % 25 == 1 else PART)} for at in range(1, 101)]
-    assert phases(_source(tmp_path, rows), 4)["other"] == pytest.approx(0.1)
+    assert mean_phases(_source(tmp_path, rows), 4)["other"] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.observe.view.heatmap_matrix import Heat, heat
+from allranks.observe.view.heatmap_data import HeatMatrix, heatmap
 from allranks.observe.view.run_source import RunSource
 from allranks.runs import Run
 from view_rig import make_run
@@ -16,14 +16,14 @@ from view_rig import make_run
 START = 1_794_800_000.0
 
 
-def sampled(tmp_path: Path, times: list[float], **how: bool) -> Heat:
+def sampled(tmp_path: Path, times: list[float], **how: bool) -> HeatMatrix:
     """The CPUs of a run whose samples came at these seconds; each keeps as many busy as its time says."""
     run = make_run(tmp_path, ranks=1, gpus_per_node=1, windows=1)
     path = run.path / "attempts" / "1" / "nodes" / "node-00000.jsonl"
     rows = [{"kind": "sample", "time": START + each, "cpu": each} for each in times]
     about = path.read_text().splitlines()[0]
     path.write_text("\n".join([about, *map(json.dumps, rows), ""]))
-    return heat(refreshed(run), "cpu", 100, **how)
+    return heatmap(refreshed(run), "cpu", 100, **how)
 
 
 def refreshed(run: Run) -> RunSource:
@@ -61,10 +61,10 @@ def test_one_sample_is_one_column(tmp_path: Path) -> None:
 
 def test_maps_of_several_kinds_have_the_same_columns(tmp_path: Path) -> None:
     source = refreshed(make_run(tmp_path, ranks=4, windows=200, attempts=2))
-    gpus, waits = (heat(source, kind, 120, whole=True) for kind in ("gpu", "wait"))
+    gpus, waits = (heatmap(source, kind, 120, whole=True) for kind in ("gpu", "wait"))
     assert (gpus.times, gpus.breaks) == (waits.times, waits.breaks)
     assert len(gpus.breaks) == 1
-    assert heat(source, "gpu", 120).times != heat(source, "wait", 120).times
+    assert heatmap(source, "gpu", 120).times != heatmap(source, "wait", 120).times
 
 
 def test_a_time_that_makes_no_sense_is_survived(tmp_path: Path) -> None:
@@ -76,6 +76,6 @@ def test_it_knows_when_its_first_column_begins(tmp_path: Path) -> None:
     run = make_run(tmp_path, windows=20, attempts=2)
     source = RunSource(run)
     source.refresh()
-    made = heat(source, "step", 2)
+    made = heatmap(source, "step", 2)
     first = source.attempts[min(source.attempts)].steps[0]["time"]
     assert made.begin == first <= made.times[0]

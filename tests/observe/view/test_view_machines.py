@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import UsageError
-from allranks.observe.view.heatmap_matrix import KINDS, heat, kinds
+from allranks.observe.view.heatmap_data import KINDS, heatmap, heatmap_kinds
 from allranks.observe.view.node_views import gpu_of_ranks, nodes_now, ranks_now
 from allranks.observe.view.run_source import AttemptSource, RunSource
 from allranks.runs import Run
@@ -113,19 +113,19 @@ def test_a_rank_of_a_wild_number_is_one_row(tmp_path: Path) -> None:
 
 
 def test_which_heat_maps_there_are(tmp_path: Path) -> None:
-    assert kinds(_source(make_run(tmp_path / "a"))) == list(KINDS)
-    without = kinds(_source(make_run(tmp_path / "b", gpus=False)))
+    assert heatmap_kinds(_source(make_run(tmp_path / "a"))) == list(KINDS)
+    without = heatmap_kinds(_source(make_run(tmp_path / "b", gpus=False)))
     assert without == ["cpu", "step", "compute", "wait", "data"]
     (tmp_path / "run.json").write_text("{}")
     nothing = _source(Run(tmp_path))
-    assert kinds(nothing) == []
-    assert (heat(nothing, "gpu").rows, heat(nothing, "gpu").values) == ([], [])
+    assert heatmap_kinds(nothing) == []
+    assert (heatmap(nothing, "gpu").rows, heatmap(nothing, "gpu").values) == ([], [])
     with pytest.raises(UsageError, match="Did you mean 'power'"):
-        heat(nothing, "powr")
+        heatmap(nothing, "powr")
 
 
 def test_a_heat_map_of_ranks(tmp_path: Path) -> None:
-    found = heat(_source(make_run(tmp_path, ranks=12, slow_rank=10)), "compute")
+    found = heatmap(_source(make_run(tmp_path, ranks=12, slow_rank=10)), "compute")
     assert found.rows == [f"rank {rank}" for rank in range(12)]
     assert len(found.times) == 50
     assert {len(row) for row in found.values} == {50}
@@ -135,11 +135,11 @@ def test_a_heat_map_of_ranks(tmp_path: Path) -> None:
 
 
 def test_the_gpus_of_ranks(tmp_path: Path) -> None:
-    found = heat(_source(make_run(tmp_path, ranks=6, slow_rank=1)), "gpu")
+    found = heatmap(_source(make_run(tmp_path, ranks=6, slow_rank=1)), "gpu")
     assert found.rows == [f"rank {rank}" for rank in range(6)]
     assert (found.low, found.high) == (0.0, 1.0)
     assert min(found.values[1]) > max(found.values[5])
-    memory = heat(_source(make_run(tmp_path / "b")), "gpu_memory")
+    memory = heatmap(_source(make_run(tmp_path / "b")), "gpu_memory")
     assert memory.high == 150_000_000_000
 
 
@@ -147,15 +147,15 @@ def test_gpus_of_which_no_rank_is_known(tmp_path: Path) -> None:
     run = make_run(tmp_path, job_id="1")
     for path in (run.path / "attempts" / "1" / "ranks").iterdir():
         path.unlink()
-    found = heat(_source(run), "power")
+    found = heatmap(_source(run), "power")
     assert found.rows == [f"node1 GPU {gpu}" for gpu in range(4)]
-    assert heat(_source(run), "cpu").rows == ["node1"]
+    assert heatmap(_source(run), "cpu").rows == ["node1"]
 
 
 def test_long_runs_are_cut_into_columns(tmp_path: Path) -> None:
     run = make_run(tmp_path, windows=3000, ranks=2, finished=False)
     source = _source(run)
-    found = heat(source, "data", 100)
+    found = heatmap(source, "data", 100)
     assert len(found.times) == 100
     last = source.attempts[1].steps[-1]["time"]
     assert found.times[-1] == last
@@ -164,11 +164,11 @@ def test_long_runs_are_cut_into_columns(tmp_path: Path) -> None:
     assert mean == pytest.approx(0.0149, rel=0.15)
     grow(run, 1)
     source.refresh()
-    assert heat(source, "data", 100).times[-1] > last
+    assert heatmap(source, "data", 100).times[-1] > last
 
 
 def test_attempts_follow_each_other(tmp_path: Path) -> None:
-    found = heat(_source(make_run(tmp_path, attempts=3, windows=300)), "step", 90)
+    found = heatmap(_source(make_run(tmp_path, attempts=3, windows=300)), "step", 90)
     assert 85 <= len(found.times) <= 90
     assert len(found.breaks) == 2
     first, second = found.breaks
@@ -178,5 +178,5 @@ def test_attempts_follow_each_other(tmp_path: Path) -> None:
 
 def test_only_so_many_lines_are_held(tmp_path: Path) -> None:
     source = _source(make_run(tmp_path, windows=5000, ranks=2))
-    heat(source, "step")
+    heatmap(source, "step")
     assert len(source.attempts[1].windows()) <= 481

@@ -14,11 +14,11 @@ import pytest
 from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import clean
 from allranks.observe.view.diagnostics import diagnostics
-from allranks.observe.view.heatmap_matrix import heat, kinds
+from allranks.observe.view.heatmap_data import heatmap, heatmap_kinds
 from allranks.observe.view.model import PHASES
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
-from allranks.observe.view.view_json import plain
+from allranks.observe.view.view_json import view_record
 from allranks.runs import Run
 from allranks.runs.metrics_tables import TABLES
 from allranks.schedulers.run_state import RunStatus
@@ -122,8 +122,8 @@ def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
         file.write(json.dumps(line | {"nonfinite": ["train_loss"]}) + "\n")
     found = look(run)
     assert math.isnan(found.values["train_loss"])
-    assert plain(found)["values"]["train_loss"] is None
-    assert plain(found)["nonfinite"] == ["train_loss"]
+    assert view_record(found)["values"]["train_loss"] is None
+    assert view_record(found)["nonfinite"] == ["train_loss"]
     assert len(found.loss) == 3
 
 
@@ -194,16 +194,16 @@ def test_values_of_the_wrong_kind(tmp_path: Path, seed: int) -> None:
         path.write_text(json.dumps(_changed(json.loads(path.read_text()), chance)))
     source = RunSource(run)
     source.refresh()
-    assert len(plain(view_run(source))["attempts"]) == 2
-    for kind in kinds(source):
-        found = heat(source, kind)
+    assert len(view_record(view_run(source))["attempts"]) == 2
+    for kind in heatmap_kinds(source):
+        found = heatmap(source, kind)
         assert {len(row) for row in found.values} <= {len(found.times)}
     for table in TABLES:
         assert len({len(values) for values in run.metrics().columns(table).values()}) <= 1
 
 
 def test_what_a_snapshot_is_as_json(tmp_path: Path) -> None:
-    found = json.loads(json.dumps(plain(look(make_run(tmp_path, attempts=2)))))
+    found = json.loads(json.dumps(view_record(look(make_run(tmp_path, attempts=2)))))
     assert found["status"]["state"] == "COMPLETED"
     assert found["progress"]["share"] == 1.0
     assert found["nodes"][0]["gpus"][0]["name"] == "NVIDIA H200"
@@ -214,7 +214,7 @@ def test_what_a_snapshot_is_as_json(tmp_path: Path) -> None:
 
 
 def test_a_failure_as_json(tmp_path: Path) -> None:
-    found = plain(look(make_run(tmp_path, failed=True)))["error"]
+    found = view_record(look(make_run(tmp_path, failed=True)))["error"]
     assert (found["rank"], found["how"]) == (2, "exit code 1")
     assert found["error"].startswith("torch.OutOfMemoryError: CUDA out of memory.")
     assert found["traceback"].startswith("Traceback")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.observe.view.script_kind import has_trainer
+from allranks.observe.view.run_view import has_trainer
 from allranks.runs import Run
 
 

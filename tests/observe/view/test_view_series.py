@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 from allranks.observe.view.curve_thinning import Curve, smooth, thin
 from allranks.observe.view.model import PHASES
 from allranks.observe.view.run_source import RunSource
-from allranks.observe.view.step_phases import phases, phases_over_time
-from allranks.observe.view.stragglers import behind, late, own_work, stragglers, usually_behind
+from allranks.observe.view.step_phases import mean_phases, phases_over_time
+from allranks.observe.view.stragglers import (
+    behind_shares,
+    find_stragglers,
+    late_ranks,
+    median_behind,
+    own_work,
+)
 from allranks.runs import Run
 from view_rig import make_run
 
@@ -78,10 +84,12 @@ def test_phases_are_means_over_steps(tmp_path: Path) -> None:
         {"step": 50},
     ]
     source = _source(tmp_path, lines)
-    found = phases(source)
+    found = mean_phases(source)
     assert found == pytest.approx({"data": 0.2, "other": 0.2})  # 30 steps count more than 10
     assert list(found) == [name for name in PHASES if name in found]
-    assert phases(source, 1) == pytest.approx({"data": 0.5, "other": 0.2})  # the last that tells
+    assert mean_phases(source, 1) == pytest.approx(
+        {"data": 0.5, "other": 0.2}
+    )  # the last that tells
 
 
 def test_phases_over_time(tmp_path: Path) -> None:
@@ -92,12 +100,12 @@ def test_phases_over_time(tmp_path: Path) -> None:
     assert steps[-1] == 5000
     assert {len(values) for values in found.values()} == {200}
     assert list(found) == list(PHASES)
-    assert sum(found["data"]) / 200 == pytest.approx(phases(source)["data"], rel=0.05)
+    assert sum(found["data"]) / 200 == pytest.approx(mean_phases(source)["data"], rel=0.05)
 
 
 def test_phases_of_a_run_that_has_none(tmp_path: Path) -> None:
     source = _source(tmp_path, [{"step": 10, "train_loss": 1.0}])
-    assert phases(source) == {}
+    assert mean_phases(source) == {}
     assert phases_over_time(source) == ([], {})
 
 
@@ -106,52 +114,54 @@ def _window(*compute: float | None, data: float = 0.0) -> dict[str, object]:
 
 
 def test_how_far_behind() -> None:
-    assert behind(_window(1.0, 1.0, 1.5)) == pytest.approx([-0.2, -0.2, 0.5])
-    assert behind(_window(1.0, 2.0, data=1.0)) == pytest.approx([-1 / 3, 0.5])
-    assert behind(_window(1.0, 2.0, 3.0, 4.0)) == pytest.approx([-2 / 3, -1 / 3, 0.5, 1.0])
-    assert behind(_window(1.0, None, 1.0)) == [0.0, None, 0.0]
-    assert behind(_window(1.0)) == [None]
-    assert behind({"compute_seconds": [None, None]}) == [None, None]
-    assert behind({}) == []
+    assert behind_shares(_window(1.0, 1.0, 1.5)) == pytest.approx([-0.2, -0.2, 0.5])
+    assert behind_shares(_window(1.0, 2.0, data=1.0)) == pytest.approx([-1 / 3, 0.5])
+    assert behind_shares(_window(1.0, 2.0, 3.0, 4.0)) == pytest.approx([-2 / 3, -1 / 3, 0.5, 1.0])
+    assert behind_shares(_window(1.0, None, 1.0)) == [0.0, None, 0.0]
+    assert behind_shares(_window(1.0)) == [None]
+    assert behind_shares({"compute_seconds": [None, None]}) == [None, None]
+    assert behind_shares({}) == []
 
 
 def test_stragglers() -> None:
     slow, even = _window(1.0, 1.0, 1.0, 1.5), _window(1.0, 1.0, 1.0, 1.0)
-    assert stragglers([slow] * 5) == [3]
-    assert stragglers([even, even, slow, slow, slow]) == [3]
-    assert stragglers([slow, slow, slow, even, even, even, slow]) == []
-    assert stragglers([slow, slow]) == []  # the first window is a warm-up
-    assert stragglers([]) == []
-    assert stragglers([_window(5.0)] * 5) == []
-    assert stragglers([_window(0.001, 0.001, 0.0015)] * 5) == []  # half a millisecond is no news
+    assert find_stragglers([slow] * 5) == [3]
+    assert find_stragglers([even, even, slow, slow, slow]) == [3]
+    assert find_stragglers([slow, slow, slow, even, even, even, slow]) == []
+    assert find_stragglers([slow, slow]) == []  # the first window is a warm-up
+    assert find_stragglers([]) == []
+    assert find_stragglers([_window(5.0)] * 5) == []
+    assert (
+        find_stragglers([_window(0.001, 0.001, 0.0015)] * 5) == []
+    )  # half a millisecond is no news
 
 
 def test_how_far_a_straggler_is_behind_does_not_depend_on_the_last_window() -> None:
     windows = [_window(1.0, 1.0, each) for each in (1.5, 1.6, 0.9, 1.7, 0.96)]
-    assert stragglers(windows) == [2]
-    assert usually_behind(windows)[2] == pytest.approx(0.5)
-    assert usually_behind([_window(1.0), {}, _window(1.0, None, 1.0)]) == {0: 0.0, 2: 0.0}
+    assert find_stragglers(windows) == [2]
+    assert median_behind(windows)[2] == pytest.approx(0.5)
+    assert median_behind([_window(1.0), {}, _window(1.0, None, 1.0)]) == {0: 0.0, 2: 0.0}
 
 
 def test_one_of_two_ranks_is_compared_with_the_other() -> None:
     window = _window(0.1, 0.149)
-    assert behind(window) == pytest.approx([0.1 / 0.149 - 1, 0.49])
-    assert late(own_work(window)) == [1]
-    assert stragglers([window] * 3) == [1]
-    assert stragglers([_window(0.1, 0.119)] * 3) == []
+    assert behind_shares(window) == pytest.approx([0.1 / 0.149 - 1, 0.49])
+    assert late_ranks(own_work(window)) == [1]
+    assert find_stragglers([window] * 3) == [1]
+    assert find_stragglers([_window(0.1, 0.119)] * 3) == []
 
 
 def test_each_rank_is_compared_with_the_median_of_all_others() -> None:
     work = [3.0, 1.0, 2.0, 2.0, 7.0, 2.5]
     usual = [median(work[:rank] + work[rank + 1 :]) for rank in range(len(work))]
     expected = [mine / other - 1 for mine, other in zip(work, usual, strict=True)]
-    assert behind(_window(*work)) == pytest.approx(expected)
-    assert late(work) == [0, 4, 5]
+    assert behind_shares(_window(*work)) == pytest.approx(expected)
+    assert late_ranks(work) == [0, 4, 5]
 
 
 def test_slow_data_makes_a_straggler() -> None:
     window = {"compute_seconds": [1.0] * 4, "data_seconds": [0.1, 0.1, 0.1, 0.9]}
-    assert stragglers([window] * 3) == [3]
+    assert find_stragglers([window] * 3) == [3]
 
 
 @settings(max_examples=30, deadline=None)
@@ -187,5 +197,5 @@ def test_phases_of_the_last_windows_weigh_as_among_all(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in text))
     source = RunSource(Run(tmp_path))
     source.refresh()
-    assert phases(source, 2) == {"data": (10 * 1.0 + 30 * 2.0) / 40}
-    assert phases(source, 50) == phases(source)
+    assert mean_phases(source, 2) == {"data": (10 * 1.0 + 30 * 2.0) / 40}
+    assert mean_phases(source, 50) == mean_phases(source)

@@ -10,10 +10,10 @@ import pytest
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
-from allranks.observe.view.heatmap_matrix import heat, kinds
+from allranks.observe.view.heatmap_data import heatmap, heatmap_kinds
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
-from allranks.observe.view.view_json import plain
+from allranks.observe.view.view_json import view_record
 from allranks.runs import Run
 from command_rig import Allranks, until
 
@@ -56,7 +56,7 @@ def test_two_nodes(
     def ended() -> bool:
         source.refresh()
         found = view_run(source)
-        json.dumps(plain(found), allow_nan=False)
+        json.dumps(view_record(found), allow_nan=False)
         seen.append(found.status.state)
         return found.status.state.ended
 
@@ -71,8 +71,8 @@ def test_two_nodes(
     assert [rank.host for rank in found.ranks] == ["node1", "node2"]
     assert [rank.rank for rank in found.ranks if rank.straggler] == [1]
     assert found.phases["communication"] > found.phases["optimizer"]
-    assert set(kinds(source)) >= {"cpu", "step", "wait"}
-    waits = heat(source, "wait")
+    assert set(heatmap_kinds(source)) >= {"cpu", "step", "wait"}
+    waits = heatmap(source, "wait")
     assert sum(waits.values[0]) > sum(waits.values[1])
     assert set(run.metrics().columns("nodes")["host"]) == {"node1", "node2"}
 

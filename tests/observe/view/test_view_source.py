@@ -9,7 +9,7 @@ import pytest
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.diagnostics import diagnostics
-from allranks.observe.view.heatmap_matrix import heat, kinds
+from allranks.observe.view.heatmap_data import heatmap, heatmap_kinds
 from allranks.observe.view.metric_columns import Columns
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
@@ -97,8 +97,8 @@ def test_nothing_is_written(tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     source = _source(run)
     view_run(source)
-    for kind in kinds(source):
-        assert heat(source, kind).values
+    for kind in heatmap_kinds(source):
+        assert heatmap(source, kind).values
     assert diagnostics(run)
     for table in TABLES:
         run.metrics().columns(table)
@@ -122,7 +122,7 @@ def test_of_an_array_a_task_that_runs_comes_first(tmp_path: Path) -> None:
     for each in (source, asked):
         each.refresh()
     assert (source.task, list(source.attempts), source.train["step"]) == ("0", [1], [10])
-    assert (asked.task, asked.lives.running_tasks()) == ("1", ["0"])
+    assert (asked.task, asked.run_attempts.running_tasks()) == ("1", ["0"])
     _end(run, 1, "finished")
     source.refresh()
     assert source.task == "0"  # without need a picture does not change its subject

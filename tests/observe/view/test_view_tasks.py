@@ -10,7 +10,7 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
-from allranks.observe.view.view_json import plain
+from allranks.observe.view.view_json import view_record
 from allranks.schedulers.run_state import RunStatus
 from view_rig import look, make_array
 
@@ -23,7 +23,7 @@ def test_an_array(tmp_path: Path) -> None:
     )
     found = look(run, running)
     assert (found.task, found.failed_tasks) == ("1", ["2", "3"])
-    assert plain(found)["task"] == "1"
+    assert view_record(found)["task"] == "1"
     assert found.progress.step == 20
     assert [entry.attempt.number for entry in found.attempts] == [2]
     status = found.status

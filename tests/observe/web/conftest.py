@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.observe.web.serve import Address
+from allranks.observe.web.web_server import Address
 from web_rig import Browser, Runs, missing, serving
 
 

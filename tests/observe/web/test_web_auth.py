@@ -8,9 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from allranks.errors import UsageError
-from allranks.observe.web.auth import kept_token
+from allranks.observe.web.auth import load_token
 from allranks.observe.web.catalogue import Catalogue
-from allranks.observe.web.web_app import make_app
+from allranks.observe.web.web_server import make_app
 from web_rig import TOKEN, Runs
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -140,12 +140,12 @@ def test_a_link_from_another_page_comes_in_by_itself(client: TestClient) -> None
 
 def test_a_kept_token_stays_and_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    token = kept_token(path)
-    assert kept_token(path) == token
+    token = load_token(path)
+    assert load_token(path) == token
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
     with pytest.raises(UsageError, match="chmod 600"):
-        kept_token(path)
+        load_token(path)
 
 
 @pytest.mark.parametrize("text", ["", "short", "with a blank in the middle", "x" * 20 + "\nsecond"])
@@ -154,9 +154,9 @@ def test_what_is_no_token_is_refused(tmp_path: Path, text: str) -> None:
     path.touch(0o600)
     path.write_text(text)
     with pytest.raises(UsageError, match="holds no token"):
-        kept_token(path)
+        load_token(path)
 
 
 def test_a_token_file_without_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be made"):
-        kept_token(tmp_path / "nowhere" / "token")
+        load_token(tmp_path / "nowhere" / "token")

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import UsageError
-from allranks.observe.web.log_files import LogPosition
+from allranks.observe.web.child_processes import search_logs
+from allranks.observe.web.log_files import LogPosition, LogQuery
 from allranks.observe.web.log_pages import Cursor, around, last_page, next_page
-from allranks.observe.web.log_query import LogQuery
-from allranks.observe.web.searching import search
 from allranks.runs.log_lines import read_logs
 from allranks.runs.run import Run
 
@@ -255,9 +254,9 @@ def test_a_regular_expression_is_searched_for_elsewhere(
     query = LogQuery(r"rank [13] line 2\d\b", regex=True, ranks=[range(1, 4)])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
-    assert search(run, query, 20) == next_page(run, query, 20)
+    assert search_logs(run, query, 20) == next_page(run, query, 20)
     with pytest.raises(UsageError, match="not a regular expression"):
-        search(run, LogQuery("(", regex=True), 20)
+        search_logs(run, LogQuery("(", regex=True), 20)
 
 
 def test_a_regular_expression_without_an_end_is_given_up(
@@ -265,9 +264,9 @@ def test_a_regular_expression_without_an_end_is_given_up(
 ) -> None:
     run = Run.create(tmp_path, "endless", scheduler="local", cwd="/", command=[])
     append(rank_log(run), f"2026-01-01T00:00:10.000000Z o {'a' * 60}b\n")
-    monkeypatch.setattr("allranks.observe.web.searching._LIMIT", 1.0)
+    monkeypatch.setattr("allranks.observe.web.child_processes._SEARCH_SECONDS", 1.0)
     with pytest.raises(UsageError, match="longer than anyone waits"):
-        search(run, LogQuery("(a|aa)+$", regex=True), 20)
+        search_logs(run, LogQuery("(a|aa)+$", regex=True), 20)
 
 
 def test_what_slurm_kept(tmp_path: Path) -> None:

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from allranks.observe.view.run_source import RunSource
-from allranks.observe.view.step_phases import phases
-from allranks.observe.web import looks
+from allranks.observe.view.step_phases import mean_phases
+from allranks.observe.web import plot_data
+from allranks.observe.web.request_cache import StatusCache
 from allranks.observe.web.run_rows import RunRows
-from allranks.observe.web.source_cache import States
 from allranks.runs.run import Run
 from view_rig import look, make_run
 from web_rig import client_of
 
 
 def _row(run: Run) -> dict[str, Any]:
-    return RunRows(States()).rows([("x", run)], curves=False)[0]
+    return RunRows(StatusCache()).rows([("x", run)], curves=False)[0]
 
 
 def test_the_time_to_go_is_that_of_the_page(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_file_written_anew_has_not_diverged(tmp_path: Path) -> None:
     path = run.path / "metrics.jsonl"
     lost = {"kind": "train", "step": 1, "train_loss": None, "nonfinite": ["train_loss"]}
     path.write_text(json.dumps(lost) + "\n")
-    rows = RunRows(States())
+    rows = RunRows(StatusCache())
     assert rows.rows([("x", run)])[0]["diverged"] is True
     path.unlink()
     assert rows.rows([("x", run)])[0]["diverged"] is False
@@ -68,22 +68,22 @@ def test_phases_of_all_steps_are_counted_once(
 
     def counting(source: RunSource) -> dict[str, float]:
         counted.append(source)
-        return phases(source)
+        return mean_phases(source)
 
-    monkeypatch.setattr(looks, "phases", counting)
+    monkeypatch.setattr(plot_data, "mean_phases", counting)
     client = client_of(tmp_path)
     first, second = (client.get(f"/api/runs/{run.id}").json()["phases"] for _ in range(2))
-    assert first == second == phases(counted[0])
+    assert first == second == mean_phases(counted[0])
     assert len(counted) == 1
 
 
 def test_phases_are_counted_again_when_lines_are_added(tmp_path: Path) -> None:
     run = make_run(tmp_path, windows=20)
-    source, known = RunSource(run), looks.WholePhases()
+    source, known = RunSource(run), plot_data.PhaseCache()
     source.refresh()
     before = known.of(source)
     line = {"kind": "train", "time": 3e9, "step": 5000, "forward_seconds": 9.0, "data_seconds": 9.0}
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")
     source.refresh()
-    assert known.of(source) == phases(source) != before
+    assert known.of(source) == mean_phases(source) != before

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import allranks.observe.web.run_rows
+from allranks.observe.web.request_cache import QueuedJobs, StatusCache
 from allranks.observe.web.run_rows import RunRows
-from allranks.observe.web.slurm_queue import QueuedJobs
-from allranks.observe.web.source_cache import States
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import AttemptSummary
 from allranks.runs.run import Run
@@ -26,7 +25,7 @@ def test_curves_of_many_growing_runs_are_read_in_turn(
 ) -> None:
     """With time for one at each request, and one line in all of them more at each."""
     runs = [make_run(tmp_path, f"run{n}", windows=3, finished=False) for n in range(4)]
-    rows, known = RunRows(States()), [(run.id, run) for run in runs]
+    rows, known = RunRows(StatusCache()), [(run.id, run) for run in runs]
     monkeypatch.setattr("allranks.observe.web.run_rows.time", _Clock())
     for _ in range(5):
         for run in runs:
@@ -47,14 +46,14 @@ def test_one_folder_that_cannot_be_read_leaves_the_others(
     rows = {row["name"]: row for row in client.get("/api/runs").json()["runs"]}
     assert (rows["good"]["step"], rows["good"]["state"]) == (20, "completed")
     assert "bad" in rows
-    told = allranks.observe.web.run_rows.stories
+    told = allranks.observe.web.run_rows.attempt_history
 
     def refuse(attempts: list[Attempt], running: bool) -> list[AttemptSummary]:
         if attempts[0].path.is_relative_to(bad.path):
             raise ValueError("year 99999 is out of range")
         return told(attempts, running)
 
-    monkeypatch.setattr("allranks.observe.web.run_rows.stories", refuse)
+    monkeypatch.setattr("allranks.observe.web.run_rows.attempt_history", refuse)
     rows = {row["name"]: row for row in client_of(tmp_path).get("/api/runs").json()["runs"]}
     assert rows["good"]["step"] == 20
     assert rows["bad"]["why"] == "the folder cannot be read: year 99999 is out of range"
@@ -67,7 +66,7 @@ def test_an_array_that_has_ended_needs_no_answer_of_slurm(
     (tmp_path / "sweep-1").mkdir()
     run = make_array(tmp_path / "sweep-1", {"3": "failed", "4": "finished"})
     squeue(tmp_path, "echo squeue: no slurm.conf >&2; exit 1", monkeypatch)
-    [status] = States().of([run], wait=30)
+    [status] = StatusCache().of([run], wait=30)
     assert (status.state.value, status.why) == ("failed", "")
 
 
@@ -99,7 +98,7 @@ def test_slurm_that_does_not_answer_holds_up_nobody(
     make_run(tmp_path / "runs", "asked", windows=2, finished=False, job_id="12")
     make_run(tmp_path / "runs", "over", windows=2, failed=True, job_id="13")
     notes = squeue(tmp_path, "exec sleep 60", monkeypatch)
-    monkeypatch.setattr("allranks.observe.web.source_cache._MOMENT", 0.1)
+    monkeypatch.setattr("allranks.observe.web.request_cache._MOMENT", 0.1)
     client = client_of(tmp_path / "runs")
     for _ in range(3):  # the test's time limit would tell of one that waits
         rows = client.get("/api/runs").json()["runs"]
@@ -114,7 +113,7 @@ def test_what_is_over_is_not_asked_about_again(
     over = make_run(tmp_path, "over", windows=2, failed=True, job_id="13")
     gone = make_run(tmp_path, "forgotten", windows=2, finished=False, job_id="14")
     notes = squeue(tmp_path, "echo slurm_load_jobs error: Invalid job id >&2; exit 1", monkeypatch)
-    states = States()
+    states = StatusCache()
 
     def later(runs: list[Run]) -> list[str]:
         states._told = {path: replace(one, until=0.0) for path, one in states._told.items()}
@@ -143,8 +142,8 @@ def test_a_run_inside_a_job_of_long_ago_is_not_asked_about_all_the_time(
     for path in run.path.rglob("*"):
         os.utime(path, (0, 0))
     notes = squeue(tmp_path, "echo slurm_load_jobs error: Invalid job id >&2; exit 1", monkeypatch)
-    monkeypatch.setattr("allranks.observe.web.source_cache._ASKED", -1.0)
-    states = States()
+    monkeypatch.setattr("allranks.observe.web.request_cache._ASKED", -1.0)
+    states = StatusCache()
     for _ in range(3):
         [status] = states.of([run], wait=30)
         assert status.state.value == "failed"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.observe.web.serve import Address, _leading_to
+from allranks.observe.web.web_server import Address, _redirect_page
 from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
 from view_rig import grow, make_run
@@ -28,7 +28,7 @@ def alone(
 ) -> Iterator[Browser]:
     """At a server of its own that shows that run only, and never what it knew before."""
     for name in ("_FRESH", "_ASKED"):
-        monkeypatch.setattr(f"allranks.observe.web.source_cache.{name}", 0.0)
+        monkeypatch.setattr(f"allranks.observe.web.request_cache.{name}", 0.0)
     with serving(run.path.parent) as address:
         the_browser.size(1280, 900)
         the_browser.open(address)
@@ -124,7 +124,7 @@ def test_a_search_goes_on_when_its_first_turn_finds_nothing(
     browser: Browser, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("allranks.observe.web.log_pages.PATIENCE", 0.0)
-    monkeypatch.setattr("allranks.observe.web.log_query.LogQuery.skip", lambda _: None)
+    monkeypatch.setattr("allranks.observe.web.log_files.LogQuery.skip", lambda _: None)
     browser.go(f"run/{runs.live.id}/logs?q=NEEDLE")
     browser.until(lambda: "1 line found" in browser.text(".logs footer"), "the line")
 
@@ -208,6 +208,6 @@ def test_keys_that_leave_the_view_alone(browser: Browser, runs: Runs) -> None:
 
 def test_the_file_that_leads_a_browser_to_the_page(browser: Browser, page: Address) -> None:
     browser.driver.delete_all_cookies()
-    browser.driver.get(_leading_to(page.url).as_uri())
+    browser.driver.get(_redirect_page(page.url).as_uri())
     browser.until(lambda: "alive" in browser.text(".run-list"), "the list")
     assert "token" not in browser.js("return location.href")

@@ -1,4 +1,4 @@
-"""Checks of what a training relies on, made on the very machines: one file each."""
+"""Checks of what a training relies on, run on the actual machines."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ CHECKS = {
 }
 """The checks that ``allranks check`` offers, with a line of help."""
 
-KEPT = "check.json"
+CHECK_FILE = "check.json"
 """In the run folder of a check: what it found, in all detail and in words."""

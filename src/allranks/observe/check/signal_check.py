@@ -1,7 +1,7 @@
-"""Does a signal reach every rank through batch script, srun, launcher and container?
+"""Check whether a signal reaches every rank through batch script, srun, launcher and container.
 
-A job of one minute whose ranks wait and write down what comes: the signal that Slurm sends before the
-time limit, then TERM by scancel. On one machine the same through ``allranks run``.
+A job of one minute whose ranks wait and record what arrives: the signal that Slurm sends before the time
+limit, then TERM by scancel. On one machine the same through ``allranks run``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from allranks.cluster.slurm.jobs import cancel, job_status
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
 from allranks.errors import UsageError
 from allranks.job.plan import Plan
+from allranks.observe.check import CHECK_FILE
+from allranks.runs.atomic_files import write_json
 from allranks.runs.run import Run
 
 DEFAULT = "USR1@20"
@@ -124,7 +126,7 @@ def check_on_slurm(plan: Plan, run: Run, job_id: str, say: Say) -> SignalCheckRe
     )
 
 
-def check_here(
+def check_locally(
     words: Sequence[str], launcher: str, size: int, root: Path, say: Say
 ) -> SignalCheckResult:
     """Start the probe by ``allranks run`` and signal that."""
@@ -220,3 +222,82 @@ def _until(
             return true()
         time.sleep(_LOOK)
     return True
+
+
+def save_result(found: SignalCheckResult, run: Run) -> None:
+    """The outcome beside the logs of the job that was the check, for the views of that run."""
+    write_json(
+        run.path / CHECK_FILE, {"check": "signal", **found.record(), "advice": result_advice(found)}
+    )
+
+
+def result_table(found: SignalCheckResult) -> list[str]:
+    """A header and a row for each rank."""
+    head = ["rank", "host", "end of the job", *found.signals, "workers"]
+    rows = [head, *([*_row(found, each)] for each in found.ranks)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(head))]
+    return [
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _row(found: SignalCheckResult, rank: RankSignals) -> list[str]:
+    known = "-" if not rank.host else "known" if rank.end is not None else "not known"
+    workers = "-" if rank.workers is None else f"{rank.workers} of 2 live on"
+    return [str(rank.rank), rank.host or "-", known, *(_arrival(rank, s) for s in found.signals),
+            workers]  # fmt: skip
+
+
+def _arrival(rank: RankSignals, name: str) -> str:
+    when = rank.arrived.get(name)
+    if when is None:
+        return "did not arrive"
+    return "arrived" if rank.end is None else f"{rank.end - when:.0f} s before the end"
+
+
+def result_advice(found: SignalCheckResult) -> list[str]:
+    """The verdict, then what to type for whatever is missing."""
+    if found.ok:
+        ranks = "the rank" if len(found.ranks) == 1 else f"all {len(found.ranks)} ranks"
+        return [f"Every signal reached {ranks} in {found.where}."]
+    silent = [each.rank for each in found.ranks if not each.host]
+    if silent:
+        return [
+            f"{_ranks(silent)} did not start: look at `allranks logs {found.where.split()[-1]}`."
+        ]
+    lines = [f"{name} did not reach {_ranks(ranks)}." for name, ranks in found.missing.items()]
+    if found.missing:
+        lines += _suggestions(found)
+    if found.lost_workers:
+        lines.append(
+            f"Processes beside {_ranks(found.lost_workers)} died of a signal: loader workers would."
+        )
+    return lines
+
+
+def _suggestions(found: SignalCheckResult) -> list[str]:
+    late = sorted({rank for name in found.missing for rank in found.late(name)})
+    if late:
+        return [
+            f"{_ranks(late).capitalize()} started after it was sent. Give the job more time: --time 3m."
+        ]
+    ways = []
+    if found.launcher == "mpirun":
+        ways.append("mpirun runs in the batch script, which gets no signal without B: "
+                    "--signal B:USR1@120, or --launcher srun.")  # fmt: skip
+    if any(each.end is not None for each in found.ranks):
+        ways.append(
+            "The ranks know when the job ends, and the Trainer and allranks.deadline() leave in time "
+            "without a signal; preemption is what they would not hear of."
+        )
+    else:
+        ways.append(
+            "Tell the ranks when the job ends: export ALLRANKS_DEADLINE=$SLURM_JOB_END_TIME."
+        )
+    ways.append("Or try another launcher: allranks check --signal --launcher srun.")
+    return ways
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"

@@ -43,7 +43,7 @@ class Panel:
     high: float | None = None
 
 
-def _of(name: str, legend: str = "", more: str = "") -> PanelQuery:
+def _query(name: str, legend: str = "", more: str = "") -> PanelQuery:
     labels = f'{{run=~"$run"{more}}}'
     return PanelQuery(f"allranks_{name}{labels}", f"{_WHO} {legend}".strip())
 
@@ -58,8 +58,8 @@ _GPU = "{{host}} gpu {{gpu}}"
 
 PANELS = (
     Panel("State", [PanelQuery(f"allranks_run_state{_RUN} == 1", f"{_WHO}: {{{{state}}}}")], 3, 4, "stat"),
-    Panel("Progress", [_of("progress_ratio")], 3, 4, "gauge", "percentunit", high=1),
-    Panel("Remaining", [_of("remaining_seconds")], 3, 4, "stat", "s"),
+    Panel("Progress", [_query("progress_ratio")], 3, 4, "gauge", "percentunit", high=1),
+    Panel("Remaining", [_query("remaining_seconds")], 3, 4, "stat", "s"),
     Panel(
         "Time limit",
         [PanelQuery(f"allranks_deadline_timestamp_seconds{_RUN} - time()")],
@@ -70,31 +70,31 @@ PANELS = (
         [PanelQuery(f"time() - allranks_last_step_timestamp_seconds{_RUN}")],
         3, 4, "stat", "s", "It grows while a run hangs, and after its end.",
     ),
-    Panel("MFU", [_of("mfu_ratio")], 3, 4, "stat", "percentunit"),
-    Panel("Goodput", [_of("goodput_ratio")], 3, 4, "gauge", "percentunit", high=1),
-    Panel("Attempts", [_of("attempts_total")], 3, 4, "stat"),
-    Panel("Loss", [_of("metric", "{{name}}", ',name=~".*loss.*"')], 8, low=None),
+    Panel("MFU", [_query("mfu_ratio")], 3, 4, "stat", "percentunit"),
+    Panel("Goodput", [_query("goodput_ratio")], 3, 4, "gauge", "percentunit", high=1),
+    Panel("Attempts", [_query("attempts_total")], 3, 4, "stat"),
+    Panel("Loss", [_query("metric", "{{name}}", ',name=~".*loss.*"')], 8, low=None),
     Panel(
         "Throughput",
-        [_of("samples_per_second", "samples/s"), _of("tokens_per_second", "tokens/s")], 8,
+        [_query("samples_per_second", "samples/s"), _query("tokens_per_second", "tokens/s")], 8,
     ),
-    Panel("Learning rate", [_of("learning_rate", "{{name}}")], 8),
+    Panel("Learning rate", [_query("learning_rate", "{{name}}")], 8),
     Panel(
         "What a step's time goes to", [_mean("step_phase_seconds", "phase", "{{phase}}")], 24,
         unit="s", stacked=True,
     ),
     Panel(
         "GPU use by rank",
-        [_of("gpu_use_ratio", _RANK, ',rank!=""'), _of("gpu_use_ratio", _GPU, ',rank=""')],
+        [_query("gpu_use_ratio", _RANK, ',rank!=""'), _query("gpu_use_ratio", _GPU, ',rank=""')],
         24, 9, "status-history", "percentunit",
         "Share of the time in which a kernel ran, each rank a row; a GPU where no rank is known.",
         high=1,
     ),
-    Panel("GPU memory", [_of("gpu_memory_bytes", _GPU)], 8, unit="bytes"),
-    Panel("GPU power", [_of("gpu_power_watts", _GPU)], 8, unit="watt"),
-    Panel("GPU temperature", [_of("gpu_temperature_celsius", _GPU)], 8, unit="celsius", low=None),
+    Panel("GPU memory", [_query("gpu_memory_bytes", _GPU)], 8, unit="bytes"),
+    Panel("GPU power", [_query("gpu_power_watts", _GPU)], 8, unit="watt"),
+    Panel("GPU temperature", [_query("gpu_temperature_celsius", _GPU)], 8, unit="celsius", low=None),
     Panel(
-        "Stragglers", [_of("rank_behind_ratio", _RANK)], 12, unit="percentunit", low=None,
+        "Stragglers", [_query("rank_behind_ratio", _RANK)], 12, unit="percentunit", low=None,
         help="By which share a rank's own work takes longer than the median of the others.",
     ),
     Panel(
@@ -109,31 +109,31 @@ PANELS = (
         help="Data and compute: all other ranks wait for the longest.",
     ),
     Panel(
-        "CPUs busy", [_of("node_cpus_busy", _HOST), _of("node_cpus", "{{host}} may use")], 6,
+        "CPUs busy", [_query("node_cpus_busy", _HOST), _query("node_cpus", "{{host}} may use")], 6,
     ),
     Panel(
         "Memory",
-        [_of("node_memory_bytes", _HOST), _of("node_memory_limit_bytes", "{{host}} limit")],
+        [_query("node_memory_bytes", _HOST), _query("node_memory_limit_bytes", "{{host}} limit")],
         6, unit="bytes",
     ),
     Panel(
         "Network",
         [
-            _of("node_network_receive_bytes_per_second", "{{host}} in"),
-            _of("node_network_transmit_bytes_per_second", "{{host}} out"),
+            _query("node_network_receive_bytes_per_second", "{{host}} in"),
+            _query("node_network_transmit_bytes_per_second", "{{host}} out"),
         ],
         6, unit="Bps",
     ),
     Panel(
         "Disk",
         [
-            _of("node_disk_read_bytes_per_second", "{{host}} read"),
-            _of("node_disk_write_bytes_per_second", "{{host}} write"),
+            _query("node_disk_read_bytes_per_second", "{{host}} read"),
+            _query("node_disk_write_bytes_per_second", "{{host}} write"),
         ],
         6, unit="Bps",
     ),
     Panel(
-        "Time of the attempts", [_of("attempt_seconds", "{{attempt}} {{outcome}}")], 24, unit="s",
+        "Time of the attempts", [_query("attempt_seconds", "{{attempt}} {{outcome}}")], 24, unit="s",
         stacked=True,
     ),
 )  # fmt: skip
@@ -150,7 +150,7 @@ def dashboard() -> dict[str, Any]:
         "refresh": "15s",
         "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": [_source_variable(), _run_variable()]},
-        "panels": list(_placed()),
+        "panels": list(_panels()),
     }
 
 
@@ -180,7 +180,7 @@ def _run_variable() -> dict[str, Any]:
     }
 
 
-def _placed() -> Iterator[dict[str, Any]]:
+def _panels() -> Iterator[dict[str, Any]]:
     """The panels in rows, from left to right; a row is as high as its highest panel."""
     x = y = tallest = 0
     for number, panel in enumerate(PANELS, start=1):

@@ -1,1 +1,1 @@
-"""Pages and Markdown that stand alone: one style, tables, and other people's text made harmless."""
+"""Self-contained HTML pages and Markdown: one style, tables, escaped text."""

@@ -1,4 +1,4 @@
-"""How a page looks: light and dark, on a screen and on paper, without a script or another file."""
+"""The style sheet of HTML pages: light and dark, screen and print, without a script or another file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A run as one page to hand on: what was asked for, what was used, and what to change next time.
+"""A report of a run: what was requested, what was used, and what to change next time.
 
-Facts are gathered (``facts``, or ``foreign`` for a job of others), judged (``advice``) and shown
-(``html``, ``markdown``, ``record`` for JSON); ``make`` puts these together.
+``run_facts`` gathers the facts (``external_job`` those of a job that allranks did not start), ``advice``
+judges them, ``html_report`` and ``text_reports`` show them; ``report_files`` puts these together.
 """

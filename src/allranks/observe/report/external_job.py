@@ -1,4 +1,4 @@
-"""The facts of a job that allranks did not start: what Slurm's accounting tells of it."""
+"""The facts of a job that allranks did not start, from Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from allranks.cluster.slurm.accounting import job_usage
 from allranks.cluster.slurm.job_usage import Usage
 from allranks.core.redaction import redact_text
 from allranks.errors import RunNotFoundError
+from allranks.observe.report.job_records import allocated_resources
 from allranks.observe.report.model import GpuUsed, RunFacts, UsedResources
-from allranks.observe.report.requested_resources import from_usage
 from allranks.runs.run import Run
 
 WAIT = 10.0
@@ -19,7 +19,7 @@ SLACK = timedelta(minutes=2)
 """Clocks of nodes differ, and Slurm's times are whole seconds."""
 
 
-def known_usage(job_id: str) -> Usage:
+def require_usage(job_id: str) -> Usage:
     """What Slurm tells of a job; an error that says where to look when it tells nothing."""
     usage = job_usage(job_id, timeout=WAIT)
     if usage is None:
@@ -30,7 +30,7 @@ def known_usage(job_id: str) -> Usage:
     return usage
 
 
-def belongs(run: Run, usage: Usage) -> bool:
+def is_job_of(run: Run, usage: Usage) -> bool:
     """Whether it is a job of this run: a cluster that was set up anew gives the same ids again."""
     starts = [attempt.start for attempt in run.attempts if attempt.start]
     if starts and usage.start:
@@ -41,7 +41,7 @@ def belongs(run: Run, usage: Usage) -> bool:
     return True
 
 
-def job_facts(usage: Usage, *, now: datetime | None = None) -> RunFacts:
+def external_job_facts(usage: Usage, *, now: datetime | None = None) -> RunFacts:
     """From accounting, or as far as Slurm still remembers the job."""
     return RunFacts(
         name=usage.name or f"job {usage.job_id}",
@@ -61,11 +61,11 @@ def job_facts(usage: Usage, *, now: datetime | None = None) -> RunFacts:
         end=usage.end,
         seconds=usage.seconds,
         waited=usage.waited,
-        asked=from_usage(usage),
+        asked=allocated_resources(usage),
         used=used_by_job(usage),
         mixed=usage.mixed,
         reproduce=_commands(usage),
-        remarks=_limits(usage),
+        remarks=_limitations(usage),
         time=now or datetime.now(timezone.utc),
     )
 
@@ -109,7 +109,7 @@ def _commands(usage: Usage) -> list[str]:
     return [f"cd {shlex.quote(usage.folder)}", words] if usage.folder else [words]
 
 
-def _limits(usage: Usage) -> list[str]:
+def _limitations(usage: Usage) -> list[str]:
     found = ["allranks did not start this job, so there are no steps, losses and logs to show."]
     if usage.source == "scontrol":
         found.append("There is no accounting here: what the job used is not known.")

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: no script, no other file, no network."""
+"""The report as one HTML page that needs no script, no other file and no network."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from collections.abc import Mapping, Sequence
 from allranks._version import __version__
 from allranks.core.formatting import amount, percent, step_time, value
 from allranks.core.plots.svg import COLOURS, escaped
-from allranks.observe.pages.html_parts import document, facts_of, table_of
-from allranks.observe.pages.text_table import TextTable
+from allranks.observe.pages.documents import TextTable, html_document, html_facts, html_table
 from allranks.observe.report import report_tables as tables
-from allranks.observe.report import usage_rows as uses
+from allranks.observe.report import report_tables as uses
 from allranks.observe.report import verdict as summary
 from allranks.observe.report.advice import Advice
 from allranks.observe.report.model import RunFacts
-from allranks.observe.report.report_plots import Picture
-from allranks.observe.report.report_tables import when
-from allranks.observe.report.usage_rows import Use
-from allranks.observe.report.verdict import SETTLED, Tile, array, changes, verdict
+from allranks.observe.report.report_plots import ReportPlot
+from allranks.observe.report.report_tables import ResourceUse, format_moment
+from allranks.observe.report.verdict import (
+    EXACT_TITLE,
+    Tile,
+    array_summary,
+    suggested_changes,
+    verdict,
+)
 
 WORDS = {"error": "This went wrong", "warning": "Worth changing", "note": "Worth a try"}
 _WIDE = ("heat-gpu", "heat-wait")
@@ -25,11 +29,13 @@ _LONGEST = 12_000
 """Letters of a traceback."""
 
 
-def page(facts: RunFacts, advice: Sequence[Advice], pictures: Sequence[Picture] = ()) -> str:
+def html_report(
+    facts: RunFacts, advice: Sequence[Advice], pictures: Sequence[ReportPlot] = ()
+) -> str:
     """The whole document."""
     sections = [
         _head(facts, advice),
-        _advice(changes(advice)),
+        _advice(suggested_changes(advice)),
         _error(facts),
         _use(facts),
         _plots(pictures),
@@ -40,7 +46,7 @@ def page(facts: RunFacts, advice: Sequence[Advice], pictures: Sequence[Picture] 
         _foot(facts),
     ]
     body = "\n".join(section for section in sections if section)
-    return document(f"{facts.id}: report", body)
+    return html_document(f"{facts.id}: report", body)
 
 
 def _head(facts: RunFacts, advice: Sequence[Advice]) -> str:
@@ -50,11 +56,11 @@ def _head(facts: RunFacts, advice: Sequence[Advice]) -> str:
         facts.id if facts.id != facts.name else "",
         f"job {', '.join(facts.job_ids[-4:])}" if facts.job_ids and facts.kind == "run" else "",
         f"of {facts.user}" if facts.user else "",
-        f"began {when(facts.start)}" if facts.start else "",
+        f"began {format_moment(facts.start)}" if facts.start else "",
     ]
     line = escaped(" · ".join(each for each in known if each))
     more = "".join(
-        f'<p class="soft">{escaped(each)}</p>' for each in (array(facts), facts.why) if each
+        f'<p class="soft">{escaped(each)}</p>' for each in (array_summary(facts), facts.why) if each
     )
     return (
         f'<header><h1>{escaped(facts.name)}{state}</h1>\n<p class="soft">{line}</p>{more}\n'
@@ -96,17 +102,17 @@ def _error(facts: RunFacts) -> str:
 
 
 def _use(facts: RunFacts) -> str:
-    bars = "".join(map(_bar, uses.uses(facts)))
-    asked = facts_of(tables.request(facts))
+    bars = "".join(map(_bar, uses.resource_uses(facts)))
+    asked = html_facts(tables.request_rows(facts))
     used = bars or '<p class="soft">Not known.</p>'
     return (
-        f'<h2>{uses.word(facts)} and used</h2>\n<div class="two">'
+        f'<h2>{uses.request_title(facts)} and used</h2>\n<div class="two">'
         f'<div><div class="card">{used}</div>{_step(facts)}</div>'
         f'<div class="card">{asked}</div></div>'
     )
 
 
-def _bar(use: Use) -> str:
+def _bar(use: ResourceUse) -> str:
     share = min(use.share, 1.0) if use.share is not None else 0.0
     about = f"<small>{escaped(use.about)}</small>" if use.about else ""
     return (
@@ -144,7 +150,7 @@ def _colour(place: int) -> str:
     return f"var(--plot-{index + 1},{COLOURS[index]})"
 
 
-def _plots(pictures: Sequence[Picture]) -> str:
+def _plots(pictures: Sequence[ReportPlot]) -> str:
     if not pictures:
         return ""
     cards = "".join(
@@ -160,14 +166,14 @@ def _attempts(facts: RunFacts) -> str:
     good = ""
     if facts.goodput is not None and len(facts.attempts) > 1:
         good = f"<p>Goodput {percent(facts.goodput)}: the share of the allocated time that moved the model forward.</p>"
-    return f'<h2>Attempts</h2>\n<div class="card">{good}{table_of(tables.attempts(facts))}</div>'
+    return f'<h2>Attempts</h2>\n<div class="card">{good}{html_table(tables.attempt_table(facts))}</div>'
 
 
 def _gpus(facts: RunFacts) -> str:
     if not any(gpu.name or gpu.memory for gpu in facts.used.gpus):
         return ""
-    table = tables.gpus(facts)
-    return _folded(f"GPUs ({len(facts.used.gpus)})", table_of(table), len(table.rows) <= 8)
+    table = tables.gpu_table(facts)
+    return _folded(f"GPUs ({len(facts.used.gpus)})", html_table(table), len(table.rows) <= 8)
 
 
 def _findings(facts: RunFacts) -> str:
@@ -186,14 +192,14 @@ def _details(facts: RunFacts) -> str:
     parts = []
     if ways := [way for way in (facts.reproduce, facts.settled) if way]:
         blocks = [f"<pre>{escaped(chr(10).join(way))}</pre>" for way in ways]
-        parts.append(f"<h2>To run it again</h2>\n{f'<p>{SETTLED}</p>'.join(blocks)}")
+        parts.append(f"<h2>To run it again</h2>\n{f'<p>{EXACT_TITLE}</p>'.join(blocks)}")
     plan = TextTable(("Value", "", "Where it came from"), [list(row) for row in facts.values_asked])
     sections = [
-        ("Versions", facts_of(facts.versions.items())),
-        ("The Trainer's settings", facts_of(facts.settings.items())),
-        ("The last values", facts_of(_figures(facts.values))),
-        ("Environment", facts_of(facts.environment.items())),
-        ("The plan", table_of(plan) if plan.rows else ""),
+        ("Versions", html_facts(facts.versions.items())),
+        ("The Trainer's settings", html_facts(facts.settings.items())),
+        ("The last values", html_facts(_figures(facts.values))),
+        ("Environment", html_facts(facts.environment.items())),
+        ("The plan", html_table(plan) if plan.rows else ""),
     ]
     parts += [_folded(title, body, title == "Versions") for title, body in sections if body]
     return "\n".join(parts)
@@ -213,5 +219,5 @@ def _folded(title: str, body: str, open_: bool) -> str:
 
 def _foot(facts: RunFacts) -> str:
     remarks = "".join(f"<p>{escaped(each)}</p>" for each in facts.remarks)
-    made = f"Made by allranks {escaped(__version__)}, {when(facts.time)}."
+    made = f"Made by allranks {escaped(__version__)}, {format_moment(facts.time)}."
     return f"<footer>{remarks}<p>{made}</p></footer>"

@@ -1,7 +1,7 @@
-"""What the samples of a run say of its nodes and GPUs, over all attempts.
+"""What a run used of its nodes and GPUs, from the samples of all attempts.
 
-Peaks and sums are taken over every sample. Means and levels are those of the training: from the first
-step on, since GPUs wait while a run starts.
+Peaks and sums are over every sample. Means and levels are those of the training, from its first step on:
+GPUs are idle while a run starts.
 """
 
 from __future__ import annotations
@@ -128,12 +128,14 @@ class _Machines:
         return self.gpus.setdefault(key, _Gpu(facts, node.host, node.node, number))
 
 
-def sampled(source: RunSource) -> UsedResources:
+def sampled_usage(source: RunSource) -> UsedResources:
     """The run's use of its machines; without a source where nothing was sampled."""
     machines = _Machines(_most(source))
     seconds, counts = 0.0, []
     for attempt in source.attempts.values():
-        trained = [machines.read(each, _begun(attempt)) for each in attempt.nodes.values()]
+        trained = [
+            machines.read(each, _first_step_time(attempt)) for each in attempt.nodes.values()
+        ]
         seconds += max((span for span, _ in trained), default=0.0)
         counts += [count for _, count in trained]
     nodes, gpus = list(machines.nodes.values()), list(machines.gpus.values())
@@ -142,7 +144,7 @@ def sampled(source: RunSource) -> UsedResources:
     return _used(nodes, gpus, seconds, max(counts))
 
 
-def own_gpus(used: UsedResources, asked: RequestedResources) -> UsedResources:
+def without_foreign_gpus(used: UsedResources, asked: RequestedResources) -> UsedResources:
     """Without GPUs where a node showed more than were asked for: then those of others are among them."""
     counts: dict[str, int] = {}
     for gpu in used.gpus:
@@ -162,7 +164,7 @@ def _most(source: RunSource) -> int:
     return min(max(ALL // max(len(_files(source)), 1), LEAST), MOST)
 
 
-def _begun(attempt: AttemptSource) -> float:
+def _first_step_time(attempt: AttemptSource) -> float:
     """When its first step began."""
     progress = attempt.attempt.progress
     return (progress.began if progress else None) or 0.0

@@ -1,6 +1,6 @@
-"""What a report tells, as plain values: gathered once, then judged and shown.
+"""The facts of a report as plain values: gathered once, then judged and shown.
 
-Sizes are bytes, times seconds, shares from 0 to 1. None is "not known", which no advice is built on.
+Sizes are bytes, times seconds, shares from 0 to 1. None is "not known", on which no advice is built.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A report made and put where it belongs."""
+"""Make the report of a run or job, and write it to its file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from pathlib import Path
 from allranks.cluster.slurm.jobs import checked_ids
 from allranks.errors import AllranksError, RunNotFoundError, UsageError
 from allranks.observe.report.advice import Advice, advise
-from allranks.observe.report.external_job import belongs, job_facts, known_usage
-from allranks.observe.report.facts import run_facts
-from allranks.observe.report.html_report import page
-from allranks.observe.report.markdown_report import markdown
+from allranks.observe.report.external_job import external_job_facts, is_job_of, require_usage
+from allranks.observe.report.html_report import html_report
 from allranks.observe.report.model import RunFacts
-from allranks.observe.report.report_json import record
-from allranks.observe.report.report_plots import Picture, pictures
+from allranks.observe.report.report_plots import ReportPlot, report_plots
+from allranks.observe.report.run_facts import run_facts
+from allranks.observe.report.text_reports import markdown_report, report_record
 from allranks.observe.report.verdict import verdict
 from allranks.runs.atomic_files import put_text, write_text
 from allranks.runs.run import Run
@@ -34,7 +33,7 @@ class Report:
 
     facts: RunFacts
     advice: Sequence[Advice]
-    pictures: Sequence[Picture] = field(default_factory=list)
+    plots: Sequence[ReportPlot] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
@@ -44,10 +43,12 @@ class Report:
     def text(self, form: str = "html") -> str:
         """The report in one of FORMATS."""
         if form == "html":
-            return page(self.facts, self.advice, self.pictures)
+            return html_report(self.facts, self.advice, self.plots)
         if form == "markdown":
-            return markdown(self.facts, self.advice)
-        return json.dumps(record(self.facts, self.advice), indent=2, ensure_ascii=False) + "\n"
+            return markdown_report(self.facts, self.advice)
+        return (
+            json.dumps(report_record(self.facts, self.advice), indent=2, ensure_ascii=False) + "\n"
+        )
 
     def default_path(self, form: str = "html") -> Path:
         """``report.html`` in the folder of the run or task where that may be written, else a file here."""
@@ -63,7 +64,7 @@ class Report:
 def report_run(run: Run, *, task: str | None = None, now: datetime | None = None) -> Report:
     """Of a run, ended or not; of a job array that of one task, the newest unless it is given."""
     facts, source = run_facts(run, task=task, now=now)
-    return Report(facts, advise(facts), pictures(source))
+    return Report(facts, advise(facts), report_plots(source))
 
 
 def report_job(job_id: str, *, now: datetime | None = None) -> Report:
@@ -73,19 +74,19 @@ def report_job(job_id: str, *, now: datetime | None = None) -> Report:
     if run is not None and _is_of(run, job_id):
         task = job_id.partition("_")[2] if run.array else ""
         return report_run(run, task=task or None, now=now)
-    facts = job_facts(known_usage(job_id), now=now)
+    facts = external_job_facts(require_usage(job_id), now=now)
     return Report(facts, advise(facts))
 
 
 def _is_of(run: Run, job_id: str) -> bool:
     """As far as Slurm can tell; where it does not know the job or does not answer, the folder does."""
     try:
-        return belongs(run, known_usage(job_id))
+        return is_job_of(run, require_usage(job_id))
     except AllranksError:
         return True
 
 
-def save(report: Report, form: str = "html", output: str = "") -> Path:
+def save_report(report: Report, form: str = "html", output: str = "") -> Path:
     """Write it to ``output`` (a file or a folder), or where it belongs.
 
     Only a file that the user names may be a link or a pipe: in a folder others may have put one.

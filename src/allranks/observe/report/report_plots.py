@@ -1,4 +1,4 @@
-"""The pictures of a report, each only where there is something to draw."""
+"""The plots of a report, each only where there is something to draw."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from statistics import mean, median
 from typing import Any
 
 from allranks.core.plots import LineSeries, bar_plot, heat_plot, line_plot
-from allranks.observe.report.training_summary import diverged
+from allranks.observe.report.training_summary import diverged_losses
 from allranks.observe.view.curve_thinning import thin
 from allranks.observe.view.fit_steps import fit_start
-from allranks.observe.view.heatmap_matrix import Heat, heat, kinds
+from allranks.observe.view.heatmap_data import HeatMatrix, heatmap, heatmap_kinds
 from allranks.observe.view.json_numbers import real
 from allranks.observe.view.run_source import Columns, RunSource
 from allranks.observe.view.step_phases import phases_over_time
@@ -45,19 +45,19 @@ _SCALES = {"gpu": (100.0, "%")}
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReportPlot:
     """One plot, as SVG text."""
 
     id: str
     svg: str
 
 
-def pictures(source: RunSource) -> list[Picture]:
+def report_plots(source: RunSource) -> list[ReportPlot]:
     """In the order in which they are shown."""
     return [*_training(source), *_nodes(source), *_heats(source)]
 
 
-def _training(source: RunSource) -> Iterator[Picture]:
+def _training(source: RunSource) -> Iterator[ReportPlot]:
     """Of a script that trains several times the last time: one axis of steps can show one."""
     since = fit_start(source)
     losses = [
@@ -66,25 +66,25 @@ def _training(source: RunSource) -> Iterator[Picture]:
     ]
     if losses:
         how = {"log_y": _steep(losses), "stretch": _lost(source)}
-        yield Picture("loss", _lines(losses, x="step", title="Loss", **how))
+        yield ReportPlot("loss", _lines(losses, x="step", title="Loss", **how))
     for name, word in (("tokens_per_second", "tokens"), ("samples_per_second", "samples")):
         lines = _curve(source.train, name, word, since)
         if lines:
             svg = _lines(lines, x="step", y=f"{word} per second", title="Throughput", zero=True)
-            yield Picture("throughput", svg)
+            yield ReportPlot("throughput", svg)
             break
     yield from _phases(*phases_over_time(source, BARS, source.train.place(since)))
 
 
 def _lost(source: RunSource) -> tuple[float, float, str] | None:
     """Where the training loss is not finite any more: to the last step."""
-    since, last = diverged(source).get("train_loss"), source.train.last("step")
+    since, last = diverged_losses(source).get("train_loss"), source.train.last("step")
     return (
         None if since is None or last is None else (since, last, f"not finite since step {since:,}")
     )
 
 
-def _phases(steps: Sequence[float], parts: Mapping[str, Sequence[float]]) -> Iterator[Picture]:
+def _phases(steps: Sequence[float], parts: Mapping[str, Sequence[float]]) -> Iterator[ReportPlot]:
     sums = [sum(column) for column in zip(*parts.values(), strict=True)]
     if not steps or not any(sums):
         return
@@ -98,7 +98,7 @@ def _phases(steps: Sequence[float], parts: Mapping[str, Sequence[float]]) -> Ite
         width=NARROW,
         height=TALL,
     )
-    yield Picture("phases", svg)
+    yield ReportPlot("phases", svg)
 
 
 def _steep(lines: Sequence[LineSeries]) -> bool:
@@ -120,16 +120,16 @@ def _curve(
     return [LineSeries(shown, xs, ys, points=few)] if xs else []
 
 
-def _heats(source: RunSource) -> Iterator[Picture]:
-    known = kinds(source)
+def _heats(source: RunSource) -> Iterator[ReportPlot]:
+    known = heatmap_kinds(source)
     for kind in _HEATS:
         if kind in known:
-            found = heat(source, kind, COLUMNS, whole=True)
+            found = heatmap(source, kind, COLUMNS, whole=True)
             if len(found.rows) > 1 or kind == "gpu":
-                yield Picture(f"heat-{kind}", _heat(kind, found))
+                yield ReportPlot(f"heat-{kind}", _heat(kind, found))
 
 
-def _heat(kind: str, found: Heat) -> str:
+def _heat(kind: str, found: HeatMatrix) -> str:
     scale, unit = _SCALES.get(kind, (1.0, found.unit))
     values = [[None if each is None else each * scale for each in row] for row in found.values]
     return heat_plot(
@@ -160,7 +160,7 @@ class _Track:
         return mean(known) if known else 0.0
 
 
-def _nodes(source: RunSource) -> Iterator[Picture]:
+def _nodes(source: RunSource) -> Iterator[ReportPlot]:
     rows = _rows(source)
     for key, title, about, units, names in _OF_NODES:
         tracks = [_track(host, lives, names) for host, lives in rows.items()]
@@ -170,7 +170,7 @@ def _nodes(source: RunSource) -> Iterator[Picture]:
             lines = [LineSeries(t.host, t.times, _over(t.values, size)) for t in _some(tracks)]
             y = f"{unit} {about}".strip()
             svg = _lines(lines, x="since the start", y=y, title=title, time_x=True, zero=True)
-            yield Picture(key, svg)
+            yield ReportPlot(key, svg)
 
 
 def _over(values: Sequence[float | None], size: float) -> list[float | None]:

@@ -1,19 +1,105 @@
-"""The facts as rows of text, the same for every form of a report."""
+"""Tables of a report, the same for HTML and Markdown: resources, request, attempts, GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
-from allranks.core.formatting import percent, size, span
-from allranks.observe.pages.text_table import TextTable
+from allranks.core.formatting import percent, size, span, three
+from allranks.observe.pages.documents import TextTable
+from allranks.observe.report.advice.base import format_count
 from allranks.observe.report.model import RunFacts
+
+
+@dataclass(frozen=True)
+class ResourceUse:
+    """What was used of what was asked for."""
+
+    title: str
+    used: str
+    asked: str
+    share: float | None = None
+    """Used over asked."""
+    about: str = ""
+
+
+def request_title(facts: RunFacts) -> str:
+    """On this machine nothing is asked for: a run has what is there."""
+    return "Asked for" if facts.scheduler == "slurm" else "Had"
+
+
+def resource_uses(facts: RunFacts) -> list[ResourceUse]:
+    """Asked against used, per node; what is not known is left out."""
+    found = [_cpu_use(facts), _memory_use(facts), *_gpu_uses(facts), _time_use(facts)]
+    return [each for each in found if each is not None]
+
+
+def _cpu_use(facts: RunFacts) -> ResourceUse | None:
+    used = facts.used
+    if used.cpus is None:
+        return None
+    has = facts.asked.cpus_per_node or used.cpus_allowed
+    busy = used.cpus if used.cpus_high is None else used.cpus_high
+    mean = "in the mean" if used.cpus_high is None else f"mean {three(round(used.cpus, 2))}"
+    where = f"on {used.cpus_host}" if used.cpus_host and (facts.asked.nodes or 1) > 1 else ""
+    share = _over(busy, has)
+    return ResourceUse(
+        "CPUs of a node", three(round(busy, 2)), str(has or "?"), share, _about(share, where, mean)
+    )
+
+
+def _memory_use(facts: RunFacts) -> ResourceUse | None:
+    used = facts.used
+    if used.memory is None:
+        return None
+    limit = facts.asked.memory_per_node or used.memory_limit
+    where = f"on {used.memory_host}" if used.memory_host else ""
+    share = _over(used.memory, limit)
+    about = _about(share, where, "at most" if used.memory_at_most else "at its peak")
+    return ResourceUse(
+        "Memory of a node", size(used.memory), size(limit) if limit else "?", share, about
+    )
+
+
+def _gpu_uses(facts: RunFacts) -> Iterator[ResourceUse]:
+    used = facts.used
+    if used.gpu_use is not None:
+        count = format_count(len(used.gpus), "GPU")
+        yield ResourceUse(
+            "GPU time", percent(used.gpu_use), count, used.gpu_use, "with a kernel running"
+        )
+    if used.gpu_memory is not None:
+        total = max((gpu.memory_total or 0 for gpu in used.gpus), default=0)
+        about = _about(used.gpu_memory, "", "the fullest, at its peak")
+        held = size(used.gpu_memory * total)
+        yield ResourceUse("GPU memory", held, size(total), used.gpu_memory, about)
+
+
+def _time_use(facts: RunFacts) -> ResourceUse | None:
+    limit = facts.asked.time_limit
+    if not limit or not facts.seconds:
+        return None
+    longest = max((life.seconds for life in facts.attempts), default=facts.seconds)
+    which = "the longest attempt" if len(facts.attempts) > 1 else ""
+    share = _over(longest, limit)
+    return ResourceUse("Time", span(longest), span(limit), share, _about(share, "", which))
+
+
+def _about(share: float | None, *words: str) -> str:
+    shown = percent(share) if share is not None else ""
+    return ", ".join(each for each in (shown, *words) if each)
+
+
+def _over(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
 
 _MOST_GPUS = 64
 _MOST_HOSTS = 16
 
 
-def request(facts: RunFacts) -> list[tuple[str, str]]:
+def request_rows(facts: RunFacts) -> list[tuple[str, str]]:
     """What was asked for and where it ran, in words."""
     asked = facts.asked
     gpus = str(asked.gpus_per_node or "")
@@ -42,9 +128,9 @@ def request(facts: RunFacts) -> list[tuple[str, str]]:
         ("GPU", ", ".join(dict.fromkeys(gpu.name for gpu in facts.used.gpus if gpu.name))),
         ("Launcher", facts.launcher),
         ("Framework", facts.framework),
-        ("Submitted", when(facts.submitted)),
-        ("Started", when(facts.start)),
-        ("Ended", when(facts.end)),
+        ("Submitted", format_moment(facts.submitted)),
+        ("Started", format_moment(facts.start)),
+        ("Ended", format_moment(facts.end)),
     ]
     return [(name, value) for name, value in pairs if value]
 
@@ -53,11 +139,11 @@ def _hosts(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_HOSTS]) + (" …" if len(names) > _MOST_HOSTS else "")
 
 
-def attempts(facts: RunFacts) -> TextTable:
+def attempt_table(facts: RunFacts) -> TextTable:
     """One row for each."""
     rows = [
         [
-            str(life.number), life.job_id or "here", when(life.start), span(life.seconds),
+            str(life.number), life.job_id or "here", format_moment(life.start), span(life.seconds),
             "" if life.first_step is None else f"{life.first_step:,} → {life.last_step or 0:,}",
             f"{life.lost_steps:,}" if life.lost_steps else "", life.outcome, life.reason,
         ]
@@ -67,7 +153,7 @@ def attempts(facts: RunFacts) -> TextTable:
     return TextTable(titles, rows, frozenset({3, 4, 5}))
 
 
-def gpus(facts: RunFacts) -> TextTable:
+def gpu_table(facts: RunFacts) -> TextTable:
     """One row for each, the least busy first where there are many."""
     found = list(facts.used.gpus)
     shown = found
@@ -86,6 +172,6 @@ def gpus(facts: RunFacts) -> TextTable:
     return TextTable(titles, rows, frozenset({1, 2, 3, 4, 5}), more)
 
 
-def when(moment: datetime | None) -> str:
+def format_moment(moment: datetime | None) -> str:
     """In the reader's time zone, which is named."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z") if moment else ""

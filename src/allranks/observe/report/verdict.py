@@ -1,4 +1,4 @@
-"""The facts as short texts, the same for every form of a report: a verdict and tiles."""
+"""The verdict of a report in one sentence, and its tiles, the same for HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allranks.core.formatting import amount, percent, span, step_time, three, value
-from allranks.observe.report.advice import Advice, enough
-from allranks.observe.report.advice.base import counted, names
+from allranks.observe.report.advice import Advice, is_measured_enough
+from allranks.observe.report.advice.base import format_count, join_names
 from allranks.observe.report.model import RunFacts
 
 GOOD, FAIR, BAD, PLAIN = "good", "fair", "bad", "plain"
@@ -36,7 +36,7 @@ _STATES = {
 _BADLY = ("failed", "out of memory", "node failed", "timeout")
 
 
-SETTLED = "Or exactly as it was settled:"
+EXACT_TITLE = "Or exactly as it was settled:"
 """Between two ways to run it again."""
 
 
@@ -53,15 +53,15 @@ class Tile:
 
 def verdict(facts: RunFacts, advice: Sequence[Advice]) -> str:
     """The report in one sentence."""
-    severities = [each.severity for each in changes(advice)]
+    severities = [each.severity for each in suggested_changes(advice)]
     state = "It was killed" if facts.killed else _ENDS.get(facts.state, f"It is {facts.state}")
     if "error" in severities:
         but = ", but something went wrong" if facts.state == "completed" else ""
         return f"{state}{but}: look at the advice first."
     if "warning" in severities:
-        wanted = counted(severities.count("warning"), "change")
+        wanted = format_count(severities.count("warning"), "change")
         return f"{state}; {wanted} would make it cheaper or faster."
-    if not enough(facts):
+    if not is_measured_enough(facts):
         return f"{state}; {_not_judged(facts)}."
     if facts.asked.has_gpus and facts.used.gpu_use is None:
         return f"{state}; how its GPUs were used is not known."
@@ -69,15 +69,17 @@ def verdict(facts: RunFacts, advice: Sequence[Advice]) -> str:
     return f"{state}; from what was measured there is {much} to change."
 
 
-def array(facts: RunFacts) -> str:
+def array_summary(facts: RunFacts) -> str:
     """Which task of a job array this is, and which ended otherwise than well; empty of no array."""
     if not facts.tasks:
         return ""
-    count = counted(len(facts.tasks), "task")
+    count = format_count(len(facts.tasks), "task")
     parts = [f"Task {facts.task} of a job array, {count} so far" if facts.task else count]
     for state in dict.fromkeys(facts.tasks.values()):
         if state != "completed":
-            parts.append(f"{state}: {names([t for t, s in facts.tasks.items() if s == state], 6)}")
+            parts.append(
+                f"{state}: {join_names([t for t, s in facts.tasks.items() if s == state], 6)}"
+            )
     other = _other_task(facts)
     return "; ".join(parts) + (
         f". Of {'another' if facts.task else 'one'}: {other}" if other else "."
@@ -106,7 +108,7 @@ def _not_judged(facts: RunFacts) -> str:
     return "it was too short to judge how it used what it had"
 
 
-def changes(advice: Sequence[Advice]) -> list[Advice]:
+def suggested_changes(advice: Sequence[Advice]) -> list[Advice]:
     """The advice that asks for a change: not the remark that nothing could be judged."""
     return [each for each in advice if each.id != "short"]
 
@@ -125,7 +127,7 @@ def tiles(facts: RunFacts) -> list[Tile]:
 
 def _result(facts: RunFacts) -> Tile:
     mood = _STATES.get(facts.state, BAD if facts.ended and facts.state != "unknown" else PLAIN)
-    lives = f", {counted(len(facts.attempts), 'attempt')}" if len(facts.attempts) > 1 else ""
+    lives = f", {format_count(len(facts.attempts), 'attempt')}" if len(facts.attempts) > 1 else ""
     code = f", exit code {facts.exit_code}" if facts.exit_code else ""
     least = " or more" if facts.killed else ""
     about = (f"after {span(facts.seconds)}{least}" if facts.seconds else "") + lives + code
@@ -178,16 +180,16 @@ def _machine(facts: RunFacts) -> list[Tile]:
     if use is not None:
         mood = GOOD if use >= 0.8 else FAIR if use >= 0.5 else BAD
         count = len([gpu for gpu in facts.used.gpus if gpu.use is not None])
-        found.append(Tile("GPU use", percent(use), f"mean over {counted(count, 'GPU')}", mood))
+        found.append(Tile("GPU use", percent(use), f"mean over {format_count(count, 'GPU')}", mood))
     if facts.used.energy:
-        text = energy(facts.used.energy)
+        text = format_energy(facts.used.energy)
         found.append(
             Tile("Energy", text, "of the GPUs" if facts.used.gpus else "as Slurm measured it")
         )
     return found
 
 
-def energy(joules: float) -> str:
+def format_energy(joules: float) -> str:
     """``74 Wh``, ``5.2 kWh``, ``1.03 MWh``."""
     hours = joules / 3600
     for unit, name in ((1e6, "MWh"), (1e3, "kWh")):

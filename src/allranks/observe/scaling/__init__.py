@@ -1,1 +1,1 @@
-"""Scaling studies: the same training on more and more processes, and what becomes of the speed."""
+"""Scaling studies: the same training at several sizes, and how its speed grows."""

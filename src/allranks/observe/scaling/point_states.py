@@ -1,17 +1,29 @@
-"""How the points of a study stand, asked of the scheduler and of their run folders."""
+"""The states of the points of a study, from the scheduler and their run folders; submit and wait for them."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import one_line
-from allranks.observe.scaling.study_file import DONE, FAILED, QUEUED, RUNNING, WAITING, Point, Study
+from allranks.job.plan import Plan
+from allranks.observe.scaling.scaling_study import (
+    DONE,
+    FAILED,
+    QUEUED,
+    RUNNING,
+    WAITING,
+    Point,
+    Study,
+)
 from allranks.runs.run import Run
 from allranks.schedulers import run_statuses
 from allranks.schedulers.run_state import RunStatus
+from allranks.schedulers.slurm import SlurmScheduler
 
 PATIENCE = 120.0
 """Seconds for which Slurm is asked for a job that it does not know; it may be away itself."""
@@ -21,7 +33,7 @@ _ERROR = re.compile(r"\berror\b", re.IGNORECASE)
 _TAIL = 16_384
 
 
-class Looker:
+class PointPoller:
     """Looks at the points that are under way; remembers since when Slurm does not know a job."""
 
     def __init__(self, study: Study) -> None:
@@ -62,7 +74,7 @@ class Looker:
             point.state, point.why = QUEUED, status.why
 
 
-def forget_lost(study: Study) -> None:
+def reset_lost_points(study: Study) -> None:
     """Points under way whose run folder is gone have never been."""
     for point in study.points:
         if point.open and study.run_of(point) is None:
@@ -78,10 +90,10 @@ def failure_text(status: RunStatus) -> str:
     state = "" if status.state is JobState.FAILED else status.state.value
     code = f"exit code {status.exit_code}" if status.exit_code else ""
     how = ", ".join(filter(None, (state, code)))
-    return ": ".join(filter(None, (how, one_line(status.why) or _last_words(status.run))))
+    return ": ".join(filter(None, (how, one_line(status.why) or _last_error_line(status.run))))
 
 
-def _last_words(run: Run) -> str:
+def _last_error_line(run: Run) -> str:
     """Of a run whose ranks left none: the last error that was said around them, by srun or the script."""
     files = [path for path in (run.path / CONSOLE, *run.path.glob("slurm-*.out")) if path.is_file()]
     newest = sorted(files, key=lambda path: path.stat().st_mtime)[-1:]
@@ -106,3 +118,32 @@ def progress_text(run: Run | None) -> str:
     if progress is None or not progress.total_steps:
         return ""
     return f"step {progress.step} of {progress.total_steps}"
+
+
+QUICK, SLOW, QUICK_FOR = 2.0, 10.0, 180.0
+"""Seconds between two looks: at first, and after so many seconds."""
+
+
+def submit_point(
+    study: Study, point: Point, plan: Plan, *, python: str | None, after: str = ""
+) -> None:
+    """Hand one point to Slurm; ``after`` is a job that must have ended before."""
+    if after:
+        wish = ",".join(filter(None, (plan.job.dependency, f"afterany:{after}")))
+        plan = replace(plan, job=replace(plan.job, dependency=wish))
+    submitted = SlurmScheduler().start(plan, made_by=study.command, python=python)
+    point.run, point.job_id = str(submitted.run.path), submitted.job_id
+    point.state, point.why = QUEUED, ""
+    study.save()
+
+
+def wait_for_points(study: Study, show: Callable[[], None]) -> None:
+    """Until no point is under way; ``show`` is called at every look."""
+    looker, began = PointPoller(study), time.monotonic()
+    while True:
+        if looker.refresh():
+            study.save()
+        show()
+        if not any(point.open for point in study.points):
+            return
+        time.sleep(QUICK if time.monotonic() - began < QUICK_FOR else SLOW)

@@ -1,9 +1,13 @@
-"""The sizes of a study: ``1,2,4``, ``1-4``, and which of the options is the one that varies."""
+"""The sizes of a study: ``1,2,4`` or ``1-4``, the option that varies, and placeholders in arguments.
+
+``{ranks}`` and ``{nodes}`` are numbers, ``{share:256}`` is 256 divided by the ranks (a global batch of 256
+as each rank's part) and ``{times:32}`` is 32 times the ranks (32 of each rank as a global batch).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +46,7 @@ AXES = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class SizeChoice:
     """What varies, over which sizes, and all the rest."""
 
     axis: SizeAxis
@@ -70,7 +74,7 @@ def parse_sizes(text: str) -> list[int]:
     return sorted(found)
 
 
-def choose_axis(values: Mapping[str, Any]) -> Choice:
+def choose_axis(values: Mapping[str, Any]) -> SizeChoice:
     """The option with several sizes; those with one are values of every point."""
     kept = {name: value for name, value in values.items() if name not in AXES}
     lists: dict[str, list[int]] = {}
@@ -83,17 +87,17 @@ def choose_axis(values: Mapping[str, Any]) -> Choice:
             )
         lists[name] = parse_sizes(match["sizes"])
         types[name] = match["type"] or ""
-    axis = _the_one(lists)
+    axis = _varied_axis(lists)
     kept |= {name: values[name] for name in lists if name != axis.field}
     if axis.field == "nodes" and "nprocs" in kept:
         raise UsageError(
             f"--procs {kept['nprocs']} would be the same number of ranks on every number of nodes.\n"
             "Give the ranks of a node instead: --gpus-per-node N, or --tasks-per-node N without GPUs."
         )
-    return Choice(axis, lists[axis.field], kept, types[axis.field])
+    return SizeChoice(axis, lists[axis.field], kept, types[axis.field])
 
 
-def _the_one(lists: Mapping[str, list[int]]) -> SizeAxis:
+def _varied_axis(lists: Mapping[str, list[int]]) -> SizeAxis:
     several = [AXES[name] for name in AXES if len(lists.get(name, ())) > 1]
     if len(several) == 1:
         return several[0]
@@ -112,3 +116,38 @@ def _the_one(lists: Mapping[str, list[int]]) -> SizeAxis:
         f"{single.option} {size} is one size, and one tells nothing about scaling.\n"
         f"Give several: {single.option} {more}"
     )
+
+
+_PLACEHOLDER = re.compile(r"\{(ranks|nodes|(?:share|times):[^{}]*)\}")
+
+
+def fill_placeholders(words: Iterable[str], *, ranks: int, nodes: int) -> tuple[str, ...]:
+    """The words with their placeholders replaced."""
+    return tuple(
+        _PLACEHOLDER.sub(lambda place: _value(place[1], ranks, nodes), word) for word in words
+    )
+
+
+def implied_kind(words: Iterable[str]) -> str | None:
+    """A share of a fixed whole is strong scaling, a multiple is weak; None when neither is there."""
+    places = [place.partition(":")[0] for word in words for place in _PLACEHOLDER.findall(word)]
+    kinds = {"strong" for place in places if place == "share"}
+    kinds |= {"weak" for place in places if place == "times"}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _value(place: str, ranks: int, nodes: int) -> str:
+    if place in ("ranks", "nodes"):
+        return str(ranks if place == "ranks" else nodes)
+    how, _, number = place.partition(":")
+    if not re.fullmatch(r"[0-9]+", number) or int(number) == 0:
+        raise UsageError(
+            f"{{{place}}}: write a whole number after the colon, such as {{{how}:256}}."
+        )
+    if how == "times":
+        return str(int(number) * ranks)
+    if int(number) % ranks:
+        low = int(number) // ranks * ranks
+        near = f"{low} or {low + ranks}" if low else f"{ranks}"
+        raise UsageError(f"{{{place}}}: {number} cannot be divided by {ranks} ranks; {near} can.")
+    return str(int(number) // ranks)

@@ -1,15 +1,14 @@
-"""The plots of a study: speed-up, efficiency, what a step is made of, the cost."""
+"""The plots of a study: speed-up, efficiency, phases of a step, cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from allranks.core.plots import LineSeries, bar_plot, line_plot
-from allranks.observe.scaling.analysis import Analysis, SizeResult
-from allranks.observe.scaling.losses import groups_of
-from allranks.observe.scaling.sentences import PAYS
-from allranks.observe.scaling.study_file import Study
-from allranks.observe.scaling.study_table import cost_words
+from allranks.observe.scaling.conclusions import EFFICIENT
+from allranks.observe.scaling.scaling_study import Study
+from allranks.observe.scaling.size_results import Analysis, SizeResult, step_groups
+from allranks.observe.scaling.study_table import cost_titles
 
 _STACK = (
     "compute",
@@ -68,7 +67,7 @@ def efficiency_plot(study: Study, found: Analysis) -> str:
                 "measured", sizes, [row.efficiency for row in rows], points=True, spread=spreads
             ),
             LineSeries("ideal", ends, [1.0, 1.0], dashed=True),
-            LineSeries(f"{PAYS:g}", ends, [PAYS, PAYS], dashed=True),
+            LineSeries(f"{EFFICIENT:g}", ends, [EFFICIENT, EFFICIENT], dashed=True),
         ],
         x=study.axis.many,
         title="Efficiency",
@@ -80,11 +79,11 @@ def efficiency_plot(study: Study, found: Analysis) -> str:
 
 def step_plot(study: Study, found: Analysis) -> str:
     """What a step's time goes to at each size; empty when it is not known."""
-    rows = [row for row in found.rows if row.achieved and row.achieved.phases]
+    rows = [row for row in found.rows if row.measurement and row.measurement.phases]
     if not rows:
         return ""
     strong = found.kind == "strong"
-    parts = [groups_of(row.achieved) for row in rows if row.achieved]
+    parts = [step_groups(row.measurement) for row in rows if row.measurement]
     scales = [1000.0 * (row.size if strong else 1) for row in rows]
     used = [name for name in _STACK if any(part[name] > 0 for part in parts)]
     unit = f"milliseconds × {study.axis.many}" if strong else "milliseconds"
@@ -102,7 +101,7 @@ def step_plot(study: Study, found: Analysis) -> str:
 def cost_plot(study: Study, found: Analysis) -> str:
     """The cost at each size."""
     rows = [row for row in found.rows if row.cost]
-    words, labels = cost_words(study, found)[1], [study.axis.count(row.size) for row in rows]
+    words, labels = cost_titles(study, found)[1], [study.axis.count(row.size) for row in rows]
     return bar_plot(
         labels, {words.partition(" ")[0]: [row.cost for row in rows]}, y=words, title="Cost"
     )

@@ -1,4 +1,4 @@
-"""The study as a table: the same cells for the terminal, for Markdown and for the page."""
+"""The table of a study: the same cells for the terminal, Markdown and the HTML page."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from allranks.core.formatting import one_line, percent, span, step_time
-from allranks.observe.pages.text_table import TextTable
-from allranks.observe.scaling.analysis import Analysis, SizeResult
-from allranks.observe.scaling.losses import biggest
+from allranks.observe.pages.documents import TextTable
 from allranks.observe.scaling.point_states import progress_text
-from allranks.observe.scaling.study_file import RUNNING, Study
+from allranks.observe.scaling.scaling_study import RUNNING, Study
+from allranks.observe.scaling.size_results import Analysis, SizeResult, largest_loss
 
 WIDTH, WIDEST = 80, 100
 """Columns of the table: in a file, and at most on a terminal."""
@@ -26,7 +25,7 @@ class _Column:
     """Shown also when no row has a value."""
 
 
-def make_table(study: Study, found: Analysis) -> TextTable:
+def study_table(study: Study, found: Analysis) -> TextTable:
     """The cells; a column that no row has a value for is left out."""
     columns = [
         one for one in _columns(study, found) if one.needed or any(map(one.cell, found.rows))
@@ -43,15 +42,15 @@ def make_table(study: Study, found: Analysis) -> TextTable:
 def _cells(study: Study, row: SizeResult, columns: Sequence[_Column]) -> list[str]:
     """The numbers of a size, or why it has none."""
     if not row.rate:
-        return [columns[0].cell(row), _state(study, row)]
+        return [columns[0].cell(row), _state_text(study, row)]
     return [one.cell(row) for one in columns]
 
 
 def terminal_table(study: Study, found: Analysis, width: int = WIDTH) -> str:
     """The head, the table, what it says, and what went wrong."""
-    table = make_table(study, found)
-    lines = [*textwrap.wrap(headline(study, found), width), "", *_aligned(table, width)]
-    for text in (table.more, *found.problems, *found.sentences):
+    table = study_table(study, found)
+    lines = [*textwrap.wrap(headline(study, found), width), "", *_align(table, width)]
+    for text in (table.more, *found.problems, *found.conclusions):
         lines += ["", *textwrap.wrap(text, width, break_on_hyphens=False)] if text else []
     return "\n".join(lines)
 
@@ -63,13 +62,15 @@ def headline(study: Study, found: Analysis) -> str:
     per_node = {row.point.ranks // row.size for row in found.rows if row.point.ranks}
     if study.axis.field == "nodes" and len(per_node) == 1 and per_node != {1}:
         parts.append(f"{per_node.pop()} ranks on each")
-    batches = [row.achieved.batch for row in found.rows if row.achieved and row.achieved.batch]
+    batches = [
+        row.measurement.batch for row in found.rows if row.measurement and row.measurement.batch
+    ]
     if batches and found.kind == "strong":
         parts.append(f"global batch {batches[0]:g}")
     if batches and found.kind == "weak":
-        first = next(row for row in found.rows if row.achieved and row.achieved.batch)
+        first = next(row for row in found.rows if row.measurement and row.measurement.batch)
         parts.append(f"batch {batches[0] / max(first.point.ranks, 1):g} per rank")
-    if any(row.achieved and row.achieved.source == "metrics.jsonl" for row in found.rows):
+    if any(row.measurement and row.measurement.source == "metrics.jsonl" for row in found.rows):
         parts.append(f"{study.steps} steps")
     if study.repeats > 1:
         parts.append(f"{study.repeats} times each")
@@ -82,7 +83,7 @@ def headline(study: Study, found: Analysis) -> str:
 def _columns(study: Study, found: Analysis) -> list[_Column]:
     wall = found.unit == "runs"
     return [
-        _Column(study.axis.short, lambda row: f"{row.size}{'*' if row.doubt else ''}", True),
+        _Column(study.axis.short, lambda row: f"{row.size}{'*' if row.unreliable else ''}", True),
         _Column("ranks", lambda row: _ranks(study, row)),
         _Column("batch", _batch),
         _Column("time", _wall) if wall else _Column(f"{found.unit}/s", _rate, True),
@@ -90,10 +91,12 @@ def _columns(study: Study, found: Analysis) -> list[_Column]:
         _Column("step", _step),
         _Column("speed-up", lambda row: _fixed(row.speedup), True),
         _Column("efficiency", lambda row: _fixed(row.efficiency), True),
-        _Column(cost_words(study, found)[0], lambda row: significant(row.cost)),
-        _Column("hours", lambda row: significant(row.hours) if study.samples else ""),
-        _Column("GPU use", lambda row: percent(row.achieved.gpu_use if row.achieved else None)),
-        _Column("MFU", lambda row: percent(row.achieved.mfu if row.achieved else None)),
+        _Column(cost_titles(study, found)[0], lambda row: format_significant(row.cost)),
+        _Column("hours", lambda row: format_significant(row.hours) if study.samples else ""),
+        _Column(
+            "GPU use", lambda row: percent(row.measurement.gpu_use if row.measurement else None)
+        ),
+        _Column("MFU", lambda row: percent(row.measurement.mfu if row.measurement else None)),
         _Column(LOST, _lost),
     ]
 
@@ -103,15 +106,15 @@ def _ranks(study: Study, row: SizeResult) -> str:
 
 
 def _batch(row: SizeResult) -> str:
-    return f"{row.achieved.batch:g}" if row.achieved and row.achieved.batch else ""
+    return f"{row.measurement.batch:g}" if row.measurement and row.measurement.batch else ""
 
 
 def _rate(row: SizeResult) -> str:
-    return significant(row.rate)
+    return format_significant(row.rate)
 
 
 def _wall(row: SizeResult) -> str:
-    return wall_time(1 / row.rate) if row.rate else ""
+    return format_wall_time(1 / row.rate) if row.rate else ""
 
 
 def _spread(row: SizeResult) -> str:
@@ -119,15 +122,15 @@ def _spread(row: SizeResult) -> str:
 
 
 def _step(row: SizeResult) -> str:
-    return step_time(row.achieved.step_seconds) if row.achieved else ""
+    return step_time(row.measurement.step_seconds) if row.measurement else ""
 
 
 def _lost(row: SizeResult) -> str:
-    found = biggest(row.lost)
+    found = largest_loss(row.lost)
     return f"{found[0]} {percent(found[1])}" if found else ""
 
 
-def cost_words(study: Study, found: Analysis) -> tuple[str, str]:
+def cost_titles(study: Study, found: Analysis) -> tuple[str, str]:
     """The cost as a title and in full: ``GPU-h/1M``, ``GPU-hours for a million samples``."""
     what, wall = "GPU" if found.per_gpu else "core", found.unit == "runs"
     per = "" if study.samples or wall else "/1M"
@@ -139,13 +142,13 @@ def _notes(study: Study, found: Analysis) -> str:
     """What the titles mean."""
     notes = []
     if any(row.cost for row in found.rows) and found.unit != "runs":
-        notes.append("{}: {}.".format(*cost_words(study, found)))
+        notes.append("{}: {}.".format(*cost_titles(study, found)))
     if any(map(_spread, found.rows)):
         notes.append("±: half of the way from the slowest to the fastest time.")
     return "  ".join(notes)
 
 
-def _state(study: Study, row: SizeResult) -> str:
+def _state_text(study: Study, row: SizeResult) -> str:
     point = row.point
     if row.problems:
         return f"failed: {one_line(row.problems[0])}"
@@ -158,7 +161,7 @@ def _state(study: Study, row: SizeResult) -> str:
 # -- numbers as people read them
 
 
-def significant(value: float | None) -> str:
+def format_significant(value: float | None) -> str:
     """Three or four digits that matter, thousands apart: ``0.0123``, ``12.3``, ``1,234``."""
     if value is None:
         return ""
@@ -167,7 +170,7 @@ def significant(value: float | None) -> str:
     return f"{value:#.3g}".rstrip(".") if abs(value) >= 1e-4 else f"{value:.1e}"
 
 
-def wall_time(seconds: float) -> str:
+def format_wall_time(seconds: float) -> str:
     """Of a whole run: ``1.42 s``, ``12 min``, ``2 h 05 min``."""
     return step_time(seconds) if seconds < 99.95 else span(seconds)
 
@@ -179,9 +182,9 @@ def _fixed(value: float | None) -> str:
 # -- the terminal
 
 
-def _aligned(table: TextTable, width: int) -> list[str]:
+def _align(table: TextTable, width: int) -> list[str]:
     """Columns to the right, the last one to the left; reasons below the numbers' width."""
-    titles, rows = _fitting(table, width)
+    titles, rows = _drop_columns(table, width)
     full = [titles, *(row for row in rows if len(row) == len(titles))]
     widths = [max(map(len, column)) for column in zip(*full, strict=True)]
     widths[0] = max(len(row[0]) for row in (titles, *rows))
@@ -210,7 +213,7 @@ _DROPPED = ("MFU", "GPU use", "batch", "hours", "ranks", "step", "±", LOST)
 """What goes first where there is no room for all; the page has everything."""
 
 
-def _fitting(table: TextTable, width: int) -> tuple[list[str], list[list[str]]]:
+def _drop_columns(table: TextTable, width: int) -> tuple[list[str], list[list[str]]]:
     """Titles and rows without the columns that there is no room for; short rows are texts."""
     titles, rows = list(table.titles), [list(row) for row in table.rows]
     full = [titles, *(row for row in rows if len(row) == len(titles))]

@@ -1,18 +1,72 @@
-"""The lower part of the screen: the attempts, the error or the last lines, the keys."""
+"""The lower part of the screen: attempts, the error or the last log lines, the keys and what they change."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 
 from allranks.core.formatting import clean, clock
-from allranks.observe.top.fitted_lines import LinePiece, cut, fit, wrapped
-from allranks.observe.top.short_numbers import percent
-from allranks.observe.top.text_bars import Glyphs
-from allranks.observe.top.view_settings import HELP, ViewSettings
+from allranks.observe.top.text_layout import Glyphs, LinePiece, cut, fit, percent, wrap
 from allranks.observe.view.model import RunView
 from allranks.runs.attempt import Failure
+
+HELP = (
+    ("q", "quit; the run goes on"),
+    ("r  n", "a row per rank, or per node"),
+    ("s", "slowest first, or in order"),
+    ("up down", "scroll by a row (also k j)"),
+    ("PgUp PgDn", "scroll by a page (also b, space)"),
+    ("Home End", "the first row, the last row (also g G)"),
+    ("p", "hold the picture still, or let it go on"),
+    ("?", "this help; any key closes it"),
+)
+"""Keys and what they do, for the help and the documentation."""
+
+_BY_ROW = {"up": -1, "k": -1, "down": 1, "j": 1}
+_BY_PAGE = {"pageup": -1, "b": -1, "pagedown": 1, " ": 1}
+_ENDS = {"home": 0, "g": 0, "end": 10**9, "G": 10**9}
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """The state of the screen that the run itself does not decide."""
+
+    rows: str = ""
+    """"ranks", "nodes", or empty: what the run has more to say by."""
+    slowest: bool = False
+    """Whether the slowest rows come first."""
+    first: int = 0
+    """The row at the top of the table."""
+    page: int = 1
+    """How many rows are shown."""
+    paused: bool = False
+    help: bool = False
+    quit: bool = False
+
+    def after(self, key: str) -> ViewSettings:
+        """The view once this key was pressed; unknown keys change nothing."""
+        if self.help:
+            return replace(self, help=False)
+        if key == "q":
+            return replace(self, quit=True)
+        if key in ("n", "r"):
+            return replace(self, rows="nodes" if key == "n" else "ranks", first=0)
+        if key == "s":
+            return replace(self, slowest=not self.slowest, first=0)
+        if key == "p":
+            return replace(self, paused=not self.paused)
+        if key == "?":
+            return replace(self, help=True)
+        return replace(self, first=max(self._scrolled(key), 0))
+
+    def _scrolled(self, key: str) -> int:
+        if key in _ENDS:
+            return _ENDS[key]
+        rows = _BY_ROW.get(key, 0) + _BY_PAGE.get(key, 0) * max(self.page, 1)
+        return self.first + rows
+
 
 _LONGEST = 2000
 """Characters of a line of a traceback."""
@@ -26,17 +80,17 @@ _KEYS = (
 )
 
 
-def attempts(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
+def attempts(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """How often it began, how those ended, and what the time was good for."""
-    ended = [entry for entry in snapshot.attempts if entry.outcome != "running"]
-    count = len(snapshot.attempts)
+    ended = [entry for entry in run_view.attempts if entry.outcome != "running"]
+    count = len(run_view.attempts)
     pieces = []
     if count > 1:
         pieces.append(LinePiece.of(f"{count} attempts"))
         outcomes = Counter(entry.outcome for entry in ended)
         text = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
         pieces.append(LinePiece.of(clean(text), rank=2))
-    total = snapshot.goodput
+    total = run_view.goodput
     # Rank 0 tells from time to time how far it is: until then a run that just began has done nothing.
     known = any(entry.first_step is not None for entry in ended) or (total and total.useful > 0)
     if total is not None and total.share is not None and known:
@@ -46,13 +100,13 @@ def attempts(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
     return fit(pieces, width, glyphs.more) if pieces else None
 
 
-def tail(snapshot: RunView, width: int, most: int, glyphs: Glyphs) -> list[Text]:
+def tail(run_view: RunView, width: int, most: int, glyphs: Glyphs) -> list[Text]:
     """The error where there is one, else what the ranks wrote last."""
     if most <= 0:
         return []
-    if snapshot.error is not None:
-        return _error(snapshot.error, width, most, glyphs)
-    lines = [clean(line) for line in snapshot.last_lines]
+    if run_view.error is not None:
+        return _error(run_view.error, width, most, glyphs)
+    lines = [clean(line) for line in run_view.last_lines]
     kept = [line for line in lines if line.strip()][-most:]
     return [cut(Text(line, "dim"), width, glyphs.more) for line in kept]
 
@@ -63,7 +117,7 @@ def _error(failure: Failure, width: int, most: int, glyphs: Glyphs) -> list[Text
     head = Text(f"rank {failure.rank}{where} failed first: {clean(failure.how)}", "bold red")
     room = most - 1
     error, *trace = (
-        wrapped(clean(line)[:_LONGEST], width, room, "red", glyphs.more)
+        wrap(clean(line)[:_LONGEST], width, room, "red", glyphs.more)
         for line in (failure.error, *failure.traceback.splitlines()[-most:])
     )
     shown = _last([part for line in trace for part in line], room)
@@ -79,7 +133,9 @@ def _last(lines: list[Text], most: int) -> list[Text]:
 def keys(view: ViewSettings, width: int, place: str, glyphs: Glyphs) -> Text:
     """The keys that work, and which rows are shown."""
     pieces = [
-        LinePiece(Text.assemble((key, "bold reverse"), f" {_named(key, text, view)}"), rank=rank)
+        LinePiece(
+            Text.assemble((key, "bold reverse"), f" {_key_label(key, text, view)}"), rank=rank
+        )
         for key, text, rank in _KEYS
     ]
     if place:
@@ -102,7 +158,7 @@ def help_lines(width: int, glyphs: Glyphs) -> list[Text]:
     return [cut(line, width, glyphs.more) for line in lines]
 
 
-def _named(key: str, text: str, view: ViewSettings) -> str:
+def _key_label(key: str, text: str, view: ViewSettings) -> str:
     if key == "s" and view.slowest:
         return "in order"
     return "go on" if key == "p" and view.paused else text

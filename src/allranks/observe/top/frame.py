@@ -1,4 +1,4 @@
-"""One picture of a run, as lines that fit the screen. Pure: the same snapshot gives the same lines."""
+"""One frame of the live view, as lines that fit the screen. Pure: the same view gives the same lines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from rich.text import Text
 
 from allranks.observe.top import footer as foot
 from allranks.observe.top import header as head
-from allranks.observe.top.fitted_lines import wrapped
-from allranks.observe.top.rank_rows import rows, shown_rows
-from allranks.observe.top.text_bars import BLOCKS, Glyphs
-from allranks.observe.top.view_settings import ViewSettings
+from allranks.observe.top.footer import ViewSettings
+from allranks.observe.top.rank_table import screen_table, shown_rows
+from allranks.observe.top.text_layout import BLOCKS, Glyphs, wrap
 from allranks.observe.view.model import RunView
 from allranks.schedulers.run_state import elapsed
 
@@ -20,11 +19,11 @@ _LOG_LINES = 3
 """Of the last lines, where the table would take all the room."""
 _PAGE_LINES = 20
 """Of the last lines, where there is no end to the room."""
-_ROOMY = 24
+_TALL = 24
 """From so many lines on, the table stands free."""
 _EARLY = 300.0
 """Seconds in which any script may have to load first."""
-NOTHING_TOLD = (
+NO_METRICS_HINT = (
     "The script tells nothing of its training. With allranks.Trainer this shows its progress, "
     "loss, speed, and where the time of a step goes."
 )
@@ -41,14 +40,14 @@ class Frame:
 
 
 def frame(
-    snapshot: RunView,
+    run_view: RunView,
     width: int,
     height: int | None = None,
     view: ViewSettings | None = None,
     glyphs: Glyphs = BLOCKS,
 ) -> Frame:
     """The whole screen; without a height every row, and no keys: a page for a file or a pipe."""
-    picture = _Picture(snapshot, view or ViewSettings(), max(width, 1), glyphs)
+    picture = _FrameBuilder(run_view, view or ViewSettings(), max(width, 1), glyphs)
     if height is None:
         return picture.page()
     if picture.view.help:
@@ -64,16 +63,16 @@ class _Part:
     rank: int
 
 
-class _Picture:
+class _FrameBuilder:
     """The parts of a frame, put together with or without an end to the room."""
 
-    def __init__(self, snapshot: RunView, view: ViewSettings, width: int, glyphs: Glyphs) -> None:
-        self.snapshot = snapshot
+    def __init__(self, run_view: RunView, view: ViewSettings, width: int, glyphs: Glyphs) -> None:
+        self.run_view = run_view
         self.view = view
         self.width = width
         self.glyphs = glyphs
-        self.table = rows(snapshot, view, width, glyphs)
-        below = foot.attempts(snapshot, width, glyphs)
+        self.table = screen_table(run_view, view, width, glyphs)
+        below = foot.attempts(run_view, width, glyphs)
         self.below = _Part([below] if below else [], 4)
 
     def page(self) -> Frame:
@@ -91,11 +90,11 @@ class _Picture:
         count = self.table.count
         logs = len(self._tail(min(_LOG_LINES, height // 6)))
         wanted = min(count, height // 5) + 1 if count and height > 7 else 0
-        parts = _thinned([*self._above(), self.below], height - 1 - logs - wanted)
+        parts = _drop_parts([*self._above(), self.below], height - 1 - logs - wanted)
         below = [*self.below.lines] if self.below in parts else []
         above = _lines([part for part in parts if part is not self.below])
         room = height - len(above) - len(below) - logs - 1
-        free = 1 if count and (height >= _ROOMY or room > count + 2) else 0
+        free = 1 if count and (height >= _TALL or room > count + 2) else 0
         shown = max(min(room - 1 - 2 * free, count), 0)
         first = max(min(self.view.first, count - shown), 0)
         middle = self._middle(first, shown, free)
@@ -107,12 +106,15 @@ class _Picture:
 
     def _above(self) -> list[_Part]:
         """In the order of the screen."""
-        how = (self.snapshot, self.width, self.glyphs)
+        how = (self.run_view, self.width, self.glyphs)
         progress, times = _part(head.progress(*how), 1), _part(head.times(*how), 5)
         told = [_part(head.loss(*how), 3), _part(head.speed(*how), 6), _Part(head.step(*how), 7)]
-        if not any(part.lines for part in (progress, *told)) and self.snapshot.status.attempts:
+        if not any(part.lines for part in (progress, *told)) and self.run_view.status.attempts:
             told = [
-                _Part(wrapped(_silence(self.snapshot), self.width, 2, "dim", self.glyphs.more), 8)
+                _Part(
+                    wrap(_no_progress_text(self.run_view), self.width, 2, "dim", self.glyphs.more),
+                    8,
+                )
             ]
         first = [_Part([head.title(*how)], 0), _Part(head.notices(*how), 2)]
         return [*first, progress, times, *told]
@@ -124,26 +126,26 @@ class _Picture:
         return [*[Text()] * free, table.head, *(table.row(first + n) for n in range(shown))]
 
     def _tail(self, most: int) -> list[Text]:
-        return foot.tail(self.snapshot, self.width, most, self.glyphs)
+        return foot.tail(self.run_view, self.width, most, self.glyphs)
 
     def _keys(self, first: int, shown: int) -> Text:
         place, total = "", self.table.count
         if shown < total:
-            what = shown_rows(self.snapshot, self.view)
+            what = shown_rows(self.run_view, self.view)
             place = f"{what} {first + 1}-{first + shown} of {total}"
         return foot.keys(self.view, self.width, place, self.glyphs)
 
 
-def _silence(snapshot: RunView) -> str:
+def _no_progress_text(run_view: RunView) -> str:
     """What stands in the place of the progress: a Trainer's script is given time to load."""
-    status = snapshot.status
-    early = not status.state.ended and (elapsed(status, snapshot.time) or 0.0) < _EARLY
-    if not snapshot.trainer and not early:
-        return NOTHING_TOLD
+    status = run_view.status
+    early = not status.state.ended and (elapsed(status, run_view.time) or 0.0) < _EARLY
+    if not run_view.trainer and not early:
+        return NO_METRICS_HINT
     return "It ended before its first step." if status.state.ended else "no step yet"
 
 
-def _thinned(parts: list[_Part], most: int) -> list[_Part]:
+def _drop_parts(parts: list[_Part], most: int) -> list[_Part]:
     """Without what matters least, until it fits."""
     while len(_lines(parts)) > most:
         full = [part for part in parts if part.lines and part.rank]

@@ -1,4 +1,4 @@
-"""The upper part of the screen: which run, how far, how well."""
+"""The upper part of the screen: the run, its state, progress, loss and speed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from rich.text import Text
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.core.formatting import amount, clean, clock, span, step_time, value
-from allranks.observe.top.fitted_lines import LinePiece, cut, fit, wrapped
-from allranks.observe.top.short_numbers import percent
-from allranks.observe.top.text_bars import COLOURS, Glyphs, bar, sparkline, stacked
+from allranks.observe.top.text_layout import (
+    COLOURS,
+    Glyphs,
+    LinePiece,
+    bar,
+    cut,
+    fit,
+    percent,
+    sparkline,
+    stacked_bar,
+    wrap,
+)
 from allranks.observe.view.model import TIMINGS, RunView
 from allranks.schedulers.run_state import RunStatus, elapsed
 
@@ -27,7 +36,7 @@ STATE_COLOURS = {
 }
 """All other states are ends that nobody wanted: red."""
 
-_OURS = {
+_SHOWN_ELSEWHERE = {
     *("train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu"),
     *("flops_per_second", *TIMINGS),
 }
@@ -35,14 +44,14 @@ _OURS = {
 _PHASE_NAMES = {"checkpoint": "saving"}
 
 
-def title(snapshot: RunView, width: int, glyphs: Glyphs) -> Text:
+def title(run_view: RunView, width: int, glyphs: Glyphs) -> Text:
     """The run, its state, its job, how long it has been going."""
-    status = snapshot.status
+    status = run_view.status
     state = status.state.value
-    task = f"task {clean(snapshot.task)}" if snapshot.task else ""
+    task = f"task {clean(run_view.task)}" if run_view.task else ""
     room = max(width - len(state) - len(task) - 4, 8)
     name = cut(Text(clean(status.run.id), "bold"), room, glyphs.more)
-    seconds = elapsed(status, snapshot.time)
+    seconds = elapsed(status, run_view.time)
     return fit(
         [
             LinePiece(name),
@@ -62,20 +71,20 @@ def _colour(status: RunStatus) -> str:
     return STATE_COLOURS.get(status.state, "red")
 
 
-def notices(snapshot: RunView, width: int, glyphs: Glyphs) -> list[Text]:
+def notices(run_view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     """What must be read before any number: why it waits, how it ended, who holds the others up."""
-    status = snapshot.status
+    status = run_view.status
     lines: list[Text] = []
-    if text := _standing(status):
-        lines += wrapped(clean(text), width, 2, _colour(status), glyphs.more)
-    for text, colour in _other_tasks(snapshot):
+    if text := _state_text(status):
+        lines += wrap(clean(text), width, 2, _colour(status), glyphs.more)
+    for text, colour in _other_tasks(run_view):
         lines.append(cut(Text(text, colour), width, glyphs.more))
-    if status.state.ended or snapshot.progress.share == 1:
+    if status.state.ended or run_view.progress.share == 1:
         return lines
-    if (silent := snapshot.progress.stalled_seconds) is not None:
+    if (silent := run_view.progress.stalled_seconds) is not None:
         text = f"no step for {clock(silent)}: the training has stopped moving"
         lines.append(cut(Text(text, "bold red"), width, glyphs.more))
-    slow = [rank for rank in snapshot.ranks if rank.straggler]
+    slow = [rank for rank in run_view.ranks if rank.straggler]
     if slow:
         worst = max(slow, key=lambda rank: rank.behind or 0.0)
         others = f", and {len(slow) - 1} more" if len(slow) > 1 else ""
@@ -86,27 +95,27 @@ def notices(snapshot: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     return lines
 
 
-def _other_tasks(snapshot: RunView) -> Iterator[tuple[str, str]]:
+def _other_tasks(run_view: RunView) -> Iterator[tuple[str, str]]:
     """The tasks of the array that failed while this one is shown; when it is over also those that run."""
-    failed = [task for task in snapshot.failed_tasks if task != snapshot.task]
-    running = [task for task in snapshot.running_tasks if task != snapshot.task]
+    failed = [task for task in run_view.failed_tasks if task != run_view.task]
+    running = [task for task in run_view.running_tasks if task != run_view.task]
     if failed:
-        yield _named(failed, "did not finish", snapshot), "red"
-    if running and snapshot.status.state.ended:
-        yield _named(running, "runs" if len(running) == 1 else "run", snapshot), "green"
+        yield _task_hint(failed, "did not finish", run_view), "red"
+    if running and run_view.status.state.ended:
+        yield _task_hint(running, "runs" if len(running) == 1 else "run", run_view), "green"
 
 
-def _named(tasks: Sequence[str], what: str, snapshot: RunView) -> str:
+def _task_hint(tasks: Sequence[str], what: str, run_view: RunView) -> str:
     """What the tasks do, and how to look at the first of them."""
-    names, job = [clean(task) for task in tasks], snapshot.status.job_id
-    look = f"{job}_{names[0]}" if job else f"--task {names[0]} {clean(snapshot.status.run.id)}"
+    names, job = [clean(task) for task in tasks], run_view.status.job_id
+    look = f"{job}_{names[0]}" if job else f"--task {names[0]} {clean(run_view.status.run.id)}"
     some = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
     return f"task{'s' if len(names) > 1 else ''} {some} {what}: allranks top {look}"
 
 
-def progress(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
+def progress(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """The bar, the step, the epoch."""
-    now = snapshot.progress
+    now = run_view.progress
     if now.step is None:
         return None
     total = f"/{now.total_steps}" if now.total_steps else ""
@@ -122,15 +131,15 @@ def progress(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
     return fit([LinePiece(drawn, rank=3), *pieces], width, glyphs.more)
 
 
-def times(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
+def times(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """When it will be done, and whether the job lasts so long."""
-    now, pieces = snapshot.progress, []
-    if snapshot.status.state.ended:
+    now, pieces = run_view.progress, []
+    if run_view.status.state.ended:
         return None
     if now.eta_seconds is not None:
         pieces.append(LinePiece.of(f"{clock(now.eta_seconds)} to go"))
     if now.deadline is not None:
-        pieces.append(_time_limit(now.deadline - snapshot.time, now.eta_seconds))
+        pieces.append(_time_limit(now.deadline - run_view.time, now.eta_seconds))
     if now.saved_step is not None:
         pieces.append(LinePiece.of(f"saved at step {now.saved_step}", rank=1))
     return fit(pieces, width, glyphs.more) if pieces else None
@@ -146,11 +155,11 @@ def _time_limit(left: float, needed: float | None) -> LinePiece:
     return LinePiece.of(f"time limit in {clock(left)}, {verdict}", "bold red" if short else "")
 
 
-def loss(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
+def loss(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """The loss with its curve, the validation's, the learning rate."""
-    values = snapshot.values
-    train = values.get("train_loss", snapshot.loss[-1][1] if snapshot.loss else None)
-    val = values.get("val_loss", snapshot.val_loss[-1][1] if snapshot.val_loss else None)
+    values = run_view.values
+    train = values.get("train_loss", run_view.loss[-1][1] if run_view.loss else None)
+    val = values.get("val_loss", run_view.val_loss[-1][1] if run_view.val_loss else None)
     rates = [number for name, number in values.items() if _is_rate(name)]
     if train is None and val is None and not rates:
         return None
@@ -160,13 +169,13 @@ def loss(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
         LinePiece.of(f"lr {rates[0]:.3g}" if rates else "", rank=2),
     ]
     room = width - fit([before, *after], width).cell_len - 2
-    curve = sparkline(snapshot.loss, room, glyphs) if room >= 6 else ""
+    curve = sparkline(run_view.loss, room, glyphs) if room >= 6 else ""
     return fit([before, LinePiece.of(curve, "cyan", rank=3), *after], width, glyphs.more)
 
 
-def speed(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
+def speed(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
     """Samples, tokens, MFU, then the user's own metrics as far as there is room."""
-    values = snapshot.values
+    values = run_view.values
     pieces = [
         LinePiece.of(f"{amount(values[name])} {unit}", rank=rank)
         for name, unit, rank in (
@@ -177,19 +186,21 @@ def speed(snapshot: RunView, width: int, glyphs: Glyphs) -> Text | None:
     ]
     if "mfu" in values:
         pieces.append(LinePiece.of(f"MFU {percent(values['mfu'])}", rank=2))
-    own = [LinePiece.of(f"{name} {value(number)}", rank=3) for name, number in _own(snapshot)]
+    own = [
+        LinePiece.of(f"{name} {value(number)}", rank=3) for name, number in _user_metrics(run_view)
+    ]
     return fit([*pieces, *own], width, glyphs.more) if pieces or own else None
 
 
-def step(snapshot: RunView, width: int, glyphs: Glyphs) -> list[Text]:
+def step(run_view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     """Where the time of a step goes: a bar, and below it what its letters mean."""
-    parts = {name: seconds for name, seconds in snapshot.phases.items() if seconds > 0}
+    parts = {name: seconds for name, seconds in run_view.phases.items() if seconds > 0}
     whole = sum(parts.values())
     if not whole:
         return []
     label = f"a step {step_time(whole).replace('µ', glyphs.micro)}"
     line = Text(f"{label}  ")
-    line.append_text(stacked(parts, max(width - len(label) - 2, 1)))
+    line.append_text(stacked_bar(parts, max(width - len(label) - 2, 1)))
     order = sorted(parts, key=lambda name: -parts[name])
     legend = [
         LinePiece.of(
@@ -203,10 +214,10 @@ def step(snapshot: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     return [cut(line, width, ""), fit(legend, width, glyphs.more)]
 
 
-def _own(snapshot: RunView) -> Iterator[tuple[str, float]]:
+def _user_metrics(run_view: RunView) -> Iterator[tuple[str, float]]:
     """What the training itself reports, without what has its own place."""
-    for name, number in snapshot.values.items():
-        if name not in _OURS and not _is_rate(name):
+    for name, number in run_view.values.items():
+        if name not in _SHOWN_ELSEWHERE and not _is_rate(name):
             yield clean(name), number
 
 
@@ -221,7 +232,7 @@ def _epoch(epoch: int | None, epochs: int | None) -> str:
     return f"epoch {epoch}/{epochs}" if epochs else f"epoch {epoch}"
 
 
-def _standing(status: RunStatus) -> str:
+def _state_text(status: RunStatus) -> str:
     """Why it waits or how it ended; nothing of a run that just runs."""
     if status.state is JobState.PENDING:
         text = f"waiting: {status.why or 'no reason given yet'}"

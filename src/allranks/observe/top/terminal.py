@@ -1,12 +1,17 @@
-"""The terminal as a whole: taken, given back whatever happens, and left aside by Ctrl-Z."""
+"""The terminal of the live view: its keys, its screen, and the signals that suspend or end it.
+
+Only lines that changed are written, so that a slow connection is not flooded.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
+import termios
 from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
@@ -14,8 +19,158 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from allranks.observe.top.keys import Keyboard
-from allranks.observe.top.screen import Screen
+_SEQUENCES = {
+    "A": "up", "B": "down", "H": "home", "F": "end",
+    "1~": "home", "7~": "home", "4~": "end", "8~": "end", "5~": "pageup", "6~": "pagedown",
+}  # fmt: skip
+_ESCAPE = re.compile(r"\x1b(?:\[([0-9;]*[A-Za-z~])|O([A-Z]))")
+_INCOMPLETE = re.compile(r"\x1b(?:\[[0-9;]*|O)?$")
+
+
+class KeyReader:
+    """Bytes → names of keys. A sequence cut in two by a slow line is kept until its rest comes, or
+    until it is given up.
+    """
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def feed(self, data: bytes) -> list[str]:
+        """The keys in what was read: ``q``, ``up``, ``pagedown``; unknown sequences are dropped."""
+        text = self._rest + data.decode("utf-8", "replace")
+        # A lone Escape is a key when another one follows it, else perhaps the head of a sequence.
+        unfinished = _INCOMPLETE.search(text)
+        self._rest = unfinished[0] if unfinished else ""
+        text = text[: len(text) - len(self._rest)]
+        keys: list[str] = []
+        while text:
+            if match := _ESCAPE.match(text):
+                keys += [_SEQUENCES[name] for name in match.groups() if name in _SEQUENCES]
+                text = text[match.end() :]
+            else:
+                keys += [text[0]] if text[0].isprintable() else []
+                text = text[1:]
+        return keys
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether what was read last may go on."""
+        return bool(self._rest)
+
+    def flush(self) -> list[str]:
+        """No rest has come: an Escape alone is a key, any other beginning is none."""
+        rest, self._rest = self._rest, ""
+        return ["escape"] if rest == "\x1b" else []
+
+
+class Keyboard:
+    """A terminal that gives each key at once. Ctrl-C and Ctrl-Z stay signals."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.reader = KeyReader()
+        self._before: list[Any] | None = None
+
+    def enter(self) -> None:
+        """Take the terminal."""
+        if self._before is None:
+            self._before = termios.tcgetattr(self.descriptor)
+        mode = termios.tcgetattr(self.descriptor)
+        mode[3] &= ~(termios.ICANON | termios.ECHO)
+        mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
+        termios.tcsetattr(self.descriptor, termios.TCSADRAIN, mode)
+
+    def leave(self) -> None:
+        """Give it back as it was. What was typed and not read is thrown away with it."""
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        with contextlib.suppress(termios.error):  # the terminal is gone: its window was closed
+            termios.tcsetattr(self.descriptor, termios.TCSAFLUSH, before)
+
+    def read_keys(self) -> list[str]:
+        """The keys since the last look; ``q`` when the terminal has gone."""
+        try:
+            data = os.read(self.descriptor, 1024)
+        except OSError:
+            data = b""
+        return self.reader.feed(data) if data else ["q"]
+
+
+# The alternative screen, no cursor, no wrapping at the right edge: a wide character that the
+# terminal measures otherwise must not shift all lines below it.
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
+_LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+
+class Screen:
+    """Draws frames on one terminal."""
+
+    def __init__(self, console: Console, descriptor: int, encoding: str) -> None:
+        self._console = console
+        self._descriptor = descriptor
+        self._encoding = encoding
+        self._shown: list[str] = []
+        self._entered = False
+
+    def enter(self) -> None:
+        """Leave the user's own lines aside, to be there again afterwards."""
+        self._entered = True
+        self._write(_ENTER)
+        self._shown = []
+
+    def leave(self) -> None:
+        """Back to what was there before."""
+        if not self._entered:
+            return
+        self._entered = False
+        with contextlib.suppress(OSError):  # the terminal is gone: its window was closed
+            self._write(_LEAVE)
+
+    def size(self) -> tuple[int, int]:
+        """Columns and lines, as they are now."""
+        try:
+            found = os.get_terminal_size(self._descriptor)
+        except OSError:
+            return 80, 24
+        return found.columns or 80, found.lines or 24
+
+    def clear(self) -> None:
+        """After a resize nothing that stands there is believed."""
+        self._shown = []
+        self._write("\x1b[2J")
+
+    def draw(self, lines: Sequence[Text]) -> None:
+        """Show these lines, from the top."""
+        width, _ = self.size()
+        # At the right edge the cursor stays on the last character: erasing the rest would take it.
+        wanted = [
+            render_line(self._console, line) + ("\x1b[0m\x1b[K" if line.cell_len < width else "")
+            for line in lines
+        ]
+        missing = ["\x1b[K"] * (len(self._shown) - len(wanted))
+        before = self._shown + [""] * (len(wanted) - len(self._shown))
+        changed = [
+            f"\x1b[{row};1H\x1b[0m{line}"
+            for row, (line, old) in enumerate(zip(wanted + missing, before, strict=True), start=1)
+            if line != old
+        ]
+        self._shown = wanted
+        if changed:
+            self._write("".join(changed))
+
+    def _write(self, text: str) -> None:
+        data = text.encode(self._encoding, "replace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def render_line(console: Console, line: Text) -> str:
+    """A line with the colours that this terminal takes; none with NO_COLOR."""
+    with console.capture() as captured:
+        console.print(line, end="", soft_wrap=True)
+    return captured.get()
+
 
 _NOTED = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 _REST = 0.1
@@ -47,7 +202,7 @@ class Terminal:
                 self._handlers[number] = signal.signal(number, self._note)
             for number in _ENDING:
                 self._handlers[number] = signal.signal(number, _end)
-            self._take()
+            self._acquire()
         except BaseException:
             self._restore()
             raise
@@ -72,24 +227,24 @@ class Terminal:
         begun = self.keyboard is not None and self.keyboard.reader.unfinished
         ready, _, _ = select.select(watched, [], [], _REST if begun else None)
         if not ready and self.keyboard:
-            return self.keyboard.reader.give_up()
+            return self.keyboard.reader.flush()
         if self._pipe[0] in ready:
             self._drain()
         self._follow_signals()
         if self.keyboard and self.keyboard.descriptor in ready:
-            return self.keyboard.pressed()
+            return self.keyboard.read_keys()
         return []
 
     def draw(self, lines: Sequence[Text]) -> None:
         """Show these lines."""
         self.screen.draw(lines)
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         if self.keyboard:
             self.keyboard.enter()
         self.screen.enter()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         self.screen.leave()
         if self.keyboard:
             self.keyboard.leave()
@@ -99,7 +254,7 @@ class Terminal:
         signals = {signal.SIGINT, signal.SIGTSTP, *_ENDING}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         try:
-            self._give_back()
+            self._release()
             for number, handler in self._handlers.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             signal.set_wakeup_fd(self._wakeup)
@@ -114,19 +269,19 @@ class Terminal:
         if signal.SIGTSTP in noted:
             self._suspend()
         elif signal.SIGCONT in noted:
-            self._take()  # stopped by a signal that cannot be caught: the shell has used the terminal
+            self._acquire()  # stopped by a signal that cannot be caught: the shell has used the terminal
         elif signal.SIGWINCH in noted:
             self.screen.clear()
 
     def _suspend(self) -> None:
         """Stop as the shell expects it: with the terminal as it was before us."""
-        self._give_back()
+        self._release()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         # Here it goes on after fg.
         signal.signal(signal.SIGTSTP, self._note)
         self._noted.discard(signal.SIGCONT)
-        self._take()
+        self._acquire()
 
     def _drain(self) -> None:
         try:

@@ -1,1 +1,1 @@
-"""How a run stands and how it went, read from its folder: what top, web, report and the exporters show."""
+"""The view of a run, read from its folder: what top, web, report and the exporters show."""

@@ -1,4 +1,4 @@
-"""What lint, a check and the run itself have to say of a run, for views that show it beside the numbers."""
+"""The diagnostics of a run: its failure, and the findings of lint and check."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import AllranksError
-from allranks.observe.check import KEPT
+from allranks.observe.check import CHECK_FILE
 from allranks.observe.view.model import Diagnostic
 from allranks.runs.atomic_files import read_json
 from allranks.runs.attempt import Attempt, Failure
@@ -49,7 +49,7 @@ def _lint(run: Run) -> Iterator[Diagnostic]:
 
 def _check(run: Run) -> Iterator[Diagnostic]:
     """Of a run that was a check: what came out."""
-    kept = read_json(run.path / KEPT)
+    kept = read_json(run.path / CHECK_FILE)
     if kept:
         yield Diagnostic(
             source="check",

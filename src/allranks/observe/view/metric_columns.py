@@ -11,7 +11,7 @@ from allranks.observe.view.json_numbers import ABSENT, finite
 from allranks.runs.metrics_tables import KINDS
 
 _WHOLE = ("step", "epoch", "fit")
-HEAD = ("time", *_WHOLE)
+INDEX_COLUMNS = ("time", *_WHOLE)
 """What says where a line belongs; the other names are metrics."""
 
 

@@ -1,4 +1,4 @@
-"""One look at a run: everything that a view of it shows, as plain values."""
+"""The classes of a RunView: everything that a view of a run shows, as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes, GPUs and ranks as they are now, put together from the samples, the ranks' files and the steps."""
+"""The current state of nodes, GPUs and ranks, from samples, rank files and step windows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from allranks.observe.view.json_numbers import real, whole
 from allranks.observe.view.model import GpuNow, NodeNow, RankNow
 from allranks.observe.view.run_source import AttemptSource, NodeSource
-from allranks.observe.view.stragglers import WINDOWS, stragglers, usually_behind
+from allranks.observe.view.stragglers import WINDOWS, find_stragglers, median_behind
 from allranks.runs.attempt import Rank
 
 
@@ -22,7 +22,7 @@ def ranks_now(attempt: AttemptSource, nodes: Sequence[NodeNow]) -> list[RankNow]
     """Each rank in the latest window, with its GPU."""
     windows = attempt.steps[-WINDOWS:]
     latest = windows[-1] if windows else {}
-    shares, slow = usually_behind(windows), set(stragglers(windows))
+    shares, slow = median_behind(windows), set(find_stragglers(windows))
     about = {rank.rank: rank for rank in attempt.ranks}
     failed = {failure.rank for failure in attempt.attempt.failures()}
     gpus = {(node.node, gpu.gpu): gpu for node in nodes for gpu in node.gpus}
@@ -71,10 +71,10 @@ def _gpu_of(rank: Rank, node: NodeSource) -> int | None:
         not visible
     ):  # nothing is hidden: local rank n takes the n-th, from the first again if too few
         return seen[local % len(seen)]
-    return _named(visible[local % len(visible)], seen, node)
+    return _gpu_by_name(visible[local % len(visible)], seen, node)
 
 
-def _named(word: str, seen: list[int], node: NodeSource) -> int | None:
+def _gpu_by_name(word: str, seen: list[int], node: NodeSource) -> int | None:
     """A number, or the beginning of a uuid, as CUDA_VISIBLE_DEVICES has them."""
     if word.isdigit():
         # In a container the numbers are counted anew from 0, whatever the driver calls the GPU.

@@ -1,4 +1,4 @@
-"""The files of one run, followed: what was added since the last look is read, nothing twice.
+"""The files of a run, followed: each refresh reads only what was added.
 
 Nothing is written, so runs of others can be watched. Every file may be absent, torn or grow at any moment.
 """
@@ -6,19 +6,85 @@ Nothing is written, so runs of others can be watched. Every file may be absent, 
 from __future__ import annotations
 
 import time
+from array import array
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from allranks.errors import RunNotFoundError
-from allranks.observe.view.attempt_views import RunAttempts
+from allranks.observe.view.array_tasks import RunAttempts
+from allranks.observe.view.json_numbers import ABSENT, finite, number
 from allranks.observe.view.metric_columns import Columns, Tables
-from allranks.observe.view.sampled_lines import MOST, EvenSamples, node_samples, rank_samples
 from allranks.runs.atomic_files import is_there
 from allranks.runs.attempt import Attempt, Rank
 from allranks.runs.jsonl_tail import JsonlTail
+from allranks.runs.metrics_tables import RANK_LISTS
 from allranks.runs.node_samples import NodeSource, find_nodes
 from allranks.runs.run import RESUBMITTED, Run
+
+MOST = 480
+GPU_VALUES = ("use", "memory", "power", "temperature")
+
+Pick = Callable[[Mapping[str, Any]], "array[float]"]
+
+
+class EvenSamples:
+    """At most so many lines of a file (and the last one), as (time, numbers)."""
+
+    def __init__(self, file: JsonlTail, pick: Pick, most: int = MOST) -> None:
+        self._file = file
+        self._pick = pick
+        self._most = most
+        self._kept: dict[int, tuple[float, array[float]]] = {}
+        self._stride = 1
+        self._version: tuple[int, int] = (0, 0)
+
+    def refresh(self, version: int = 0) -> None:
+        """Read what is missing; all anew when the file, or what ``version`` stands for, has changed."""
+        if self._version != (self._file.generation, version):
+            self._version = (self._file.generation, version)
+            self._kept.clear()
+            self._stride = 1
+        size = len(self._file)
+        while size > self._most * self._stride:
+            self._stride *= 2
+        wanted = dict.fromkeys([*range(0, size, self._stride), *range(max(size - 1, 0), size)])
+        self._kept = {place: kept for place, kept in self._kept.items() if place in wanted}
+        missing = [place for place in wanted if place not in self._kept]
+        for place, row in zip(missing, self._file.at(missing), strict=False):
+            self._kept[place] = (number(row.get("time")), self._pick(row))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def lines(self) -> list[tuple[float, array[float]]]:
+        """In the order of the file; lines without a time are left out."""
+        found = (self._kept[place] for place in sorted(self._kept))
+        return [(time, values) for time, values in found if time == time]
+
+
+def rank_samples(row: Mapping[str, Any]) -> array[float]:
+    """The lists of a window one after the other, each as long as the longest."""
+    lists = [row.get(name) for name in RANK_LISTS]
+    size = max((len(each) for each in lists if isinstance(each, list)), default=0)
+    values = array("f")
+    for each in lists:
+        found = finite("f", each) if isinstance(each, list) else array("f")
+        values.extend(found)
+        values.extend([ABSENT] * (size - len(found)))
+    return values
+
+
+def node_samples(source: NodeSource, local_rank: int, row: Mapping[str, Any]) -> array[float]:
+    """Busy CPUs, then of each GPU its number and GPU_VALUES."""
+    values = array("f", [number(row.get("cpu"))])
+    for gpu, about in source.gpus_in(local_rank, row):
+        values.append(number(gpu))
+        values.extend(number(about.get(name)) for name in GPU_VALUES)
+    return values
+
 
 _AT_ONCE = 20_000
 _MANY_NODES = 8
@@ -102,12 +168,12 @@ class RunSource(Tables):
         self.task = task
         """Which task it follows."""
         self._asked_for = task
-        self.lives = lives or RunAttempts(run.path)
+        self.run_attempts = lives or RunAttempts(run.path)
         """The attempts of all tasks."""
         self.attempts: dict[int, AttemptSource] = {}
         self._metrics: JsonlTail | None = None
         self._place: tuple[int, int] = (0, 0)
-        self._owns_lives = lives is None
+        self._owns_attempts = lives is None
         self._beside: dict[str, RunSource] = {}
         self._is_array = False
         self._stamps: tuple[Stamp, ...] = ()
@@ -121,13 +187,13 @@ class RunSource(Tables):
     @property
     def tasks(self) -> list[str]:
         """The tasks of a job array that have begun; empty when it is none."""
-        return list(self.lives.last())
+        return list(self.run_attempts.last())
 
     def each(self) -> list[RunSource]:
         """Of a job array a source for each task that has begun, up to date; else this one alone."""
         for task in self.tasks:
             if task != self.task and task not in self._beside:
-                self._beside[task] = RunSource(self.run, task, self.lives)
+                self._beside[task] = RunSource(self.run, task, self.run_attempts)
         for source in self._beside.values():
             source.refresh()
         return [self._beside.get(task, self) for task in self.tasks] or [self]
@@ -154,22 +220,23 @@ class RunSource(Tables):
         return stamps != before
 
     def _find_attempts(self) -> bool:
-        if self._owns_lives:
-            self.lives.refresh()
+        if self._owns_attempts:
+            self.run_attempts.refresh()
         self._choose_task()
         if self._is_array and self.task is None:
             return False  # whose an attempt is, is not known before its file is there
-        new = [each for each in self.lives.numbers(self.task or "") if each not in self.attempts]
-        for number in new:
-            self.attempts[number] = AttemptSource(self.run.path / "attempts" / str(number))
+        known = self.run_attempts.numbers(self.task or "")
+        new = [each for each in known if each not in self.attempts]
+        for each in new:
+            self.attempts[each] = AttemptSource(self.run.path / "attempts" / str(each))
         return bool(new)
 
     def _choose_task(self) -> None:
-        if self._asked_for or not self.lives.last():
+        if self._asked_for or not self.run_attempts.last():
             return
-        over = self.task in self.lives.ended_tasks() and self.lives.running_tasks()
+        over = self.task in self.run_attempts.ended_tasks() and self.run_attempts.running_tasks()
         if self.task is None or over:
-            self.task = self.lives.newest_task()
+            self.task = self.run_attempts.newest_task()
             self.attempts = {}
 
     def _refresh_attempt(self, each: AttemptSource) -> bool:

@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
 
 from allranks.core.formatting import clean
-from allranks.observe.view.attempt_views import task_status
-from allranks.observe.view.metric_columns import HEAD, Columns
+from allranks.core.python_imports import scan
+from allranks.observe.view.array_tasks import task_status
+from allranks.observe.view.metric_columns import INDEX_COLUMNS, Columns
 from allranks.observe.view.model import RunView
 from allranks.observe.view.node_views import nodes_now, ranks_now
 from allranks.observe.view.run_source import RunSource
-from allranks.observe.view.script_kind import has_trainer
-from allranks.observe.view.step_phases import phases
-from allranks.observe.view.training_pace import progress
+from allranks.observe.view.step_phases import mean_phases
+from allranks.observe.view.training_progress import training_progress
+from allranks.runs.atomic_files import is_there, read_json
 from allranks.runs.attempt import Failure
 from allranks.runs.attempt_history import attempt_history, goodput
 from allranks.runs.log_lines import LogLine, read_logs
+from allranks.runs.run import Run
+from allranks.runs.run_records import plan_values
 from allranks.schedulers import run_statuses
 from allranks.schedulers.run_state import RunStatus
+
+_TRAINER_NAMES = frozenset({"allranks.Trainer", "allranks.TrainConfig", "allranks.train"})
+
+
+def has_trainer(run: Run) -> bool:
+    """Whether there is one already, or the script imports it; False as well where nobody can tell."""
+    if is_there(run.path / "training.json"):
+        return True
+    return is_there(run.path / "plan.json") and _imports_trainer(run.path, run.cwd)
+
+
+@lru_cache(maxsize=256)
+def _imports_trainer(run: Path, cwd: str) -> bool:
+    named = plan_values(read_json(run / "plan.json")).get("script", "")
+    script = _kept(run, Path(os.path.normpath(run / cwd / named)))
+    modules = scan(script).modules if script.is_file() else frozenset()
+    ours = {name for name in modules if name.startswith("allranks.")}
+    return bool(modules & _TRAINER_NAMES) or ("allranks" in modules and not ours)
+
+
+def _kept(run: Path, script: Path) -> Path:
+    """The run's own copy of it, where there is one: the script itself may be another by now."""
+    root = read_json(run / "code.json").get("root")
+    if not isinstance(root, str) or not script.is_relative_to(root):
+        return script
+    copy = run / "code" / script.relative_to(root)
+    return copy if copy.is_file() else script
+
 
 _WINDOWS = 20
 """The phases shown are means over so many of the last windows."""
@@ -35,7 +69,7 @@ def view_run(source: RunSource, status: RunStatus | None = None) -> RunView:
     """
     now = time.time()
     status = status or run_statuses([source.run])[0]
-    source.lives.hear(status)
+    source.run_attempts.update_status(status)
     lives = [each.attempt for each in source.attempts.values()]
     if source.task:
         status = task_status(status, source.task, lives)
@@ -45,11 +79,11 @@ def view_run(source: RunSource, status: RunStatus | None = None) -> RunView:
     error = last.attempt.first_failure() if last else None
     return RunView(
         status=status,
-        progress=progress(source, status, now),
+        progress=training_progress(source, status, now),
         values=_values(source),
         loss=source.train.curve("train_loss"),
         val_loss=source.val.curve("val_loss"),
-        phases=phases(source, _WINDOWS),
+        phases=mean_phases(source, _WINDOWS),
         nodes=nodes,
         ranks=ranks_now(last, nodes) if last else [],
         attempts=entries,
@@ -59,8 +93,8 @@ def view_run(source: RunSource, status: RunStatus | None = None) -> RunView:
         time=now,
         trainer=len(source.train) > 0 or has_trainer(source.run),
         task=source.task or "",
-        failed_tasks=source.lives.failed_tasks(),
-        running_tasks=source.lives.running_tasks(),
+        failed_tasks=source.run_attempts.failed_tasks(),
+        running_tasks=source.run_attempts.running_tasks(),
     )
 
 
@@ -71,7 +105,7 @@ def _values(source: RunSource) -> dict[str, float]:
         columns: Columns = getattr(source, kind)
         for name in columns.names:
             value = columns.last(name)
-            if name not in HEAD and value is not None:
+            if name not in INDEX_COLUMNS and value is not None:
                 found[name] = value
         found.update(dict.fromkeys(source.nonfinite.get(kind, ()), float("nan")))
     return found

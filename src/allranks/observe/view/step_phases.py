@@ -1,8 +1,8 @@
-"""What the time of a step goes to, from the lines of training steps.
+"""The mean time of each phase of a step, from the lines of training steps.
 
 Waiting for data and saving are timed at every step, the other phases at marked steps only. In a window
 without one they are unknown and all of their time is "other": such windows are left out as soon as any
-tells the whole, so that the phases of a step add up to it.
+has all phases, so that the phases of a step add up to it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _SPARSE = 50
 _Columns = Mapping[str, Sequence[float | None]]
 
 
-def phases(source: RunSource, last: int | None = None) -> dict[str, float]:
+def mean_phases(source: RunSource, last: int | None = None) -> dict[str, float]:
     """Seconds of a step by phase, in the order of PHASES, over the last windows that tell; None: all.
 
     Every step counts the same, whatever the length of its window. Empty where nothing was measured.
     """
     begin = max(len(source.train) - _SPARSE * last, 0) if last else 0
     columns = _columns(source, begin)
-    return _means(columns, _steps(source, begin), _telling(columns)[-(last or 0) :])
+    return _means(columns, _steps(source, begin), _measured_windows(columns)[-(last or 0) :])
 
 
 def phases_of(windows: Sequence[Mapping[str, Any]], steps: Sequence[float]) -> dict[str, float]:
     """The same of lines as they were read, with the steps that each tells of."""
     columns = {name: [real(each.get(f"{name}_seconds")) for each in windows] for name in PHASES}
-    return _means(columns, steps, _telling(columns))
+    return _means(columns, steps, _measured_windows(columns))
 
 
 def phases_over_time(
@@ -49,7 +49,7 @@ def phases_over_time(
     """
     columns, counts = _columns(source, begin), _steps(source, begin)
     steps = source.train.part("step", begin)
-    groups = _groups([at for at in _telling(columns) if steps[at] is not None], most)
+    groups = _groups([at for at in _measured_windows(columns) if steps[at] is not None], most)
     means = [_means(columns, counts, group) for group in groups]
     names = [name for name in columns if any(name in each for each in means)]
     return (
@@ -69,7 +69,7 @@ def _steps(source: RunSource, begin: int) -> list[float]:
     return window_steps(steps, fits, before)
 
 
-def _telling(columns: _Columns) -> list[int]:
+def _measured_windows(columns: _Columns) -> list[int]:
     """The windows that tell the whole; where none does, those that tell anything."""
     marked = [at for at, value in enumerate(columns[_MARKED]) if value is not None]
     if marked:

@@ -1,4 +1,4 @@
-"""Ranks that the others wait for.
+"""Find stragglers: the ranks that the others wait for.
 
 A step ends for all ranks at the same time, so a slow rank shows in its own work: loading data and
 computing take it longer than the median of the others, who wait for it in communication.
@@ -35,7 +35,7 @@ def own_work(window: Mapping[str, Any]) -> list[float | None]:
     ]
 
 
-def behind(window: Mapping[str, Any]) -> list[float | None]:
+def behind_shares(window: Mapping[str, Any]) -> list[float | None]:
     """By which share each rank is slower than the median of the others in a window; 0.3 is 30 %."""
     work = own_work(window)
     return [
@@ -44,7 +44,7 @@ def behind(window: Mapping[str, Any]) -> list[float | None]:
     ]
 
 
-def late(work: Sequence[float | None]) -> list[int]:
+def late_ranks(work: Sequence[float | None]) -> list[int]:
     """The ranks that the others wait for in one window, by their own work."""
     return [
         rank
@@ -53,20 +53,20 @@ def late(work: Sequence[float | None]) -> list[int]:
     ]
 
 
-def usually_behind(windows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+def median_behind(windows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     """By rank the median share over the last 5 windows: of a straggler one that made it such."""
     shares: dict[int, list[float]] = {}
     for window in windows[-WINDOWS:]:
-        for rank, share in enumerate(behind(window)):
+        for rank, share in enumerate(behind_shares(window)):
             if share is not None:
                 shares.setdefault(rank, []).append(share)
     return {rank: median(found) for rank, found in shares.items()}
 
 
-def stragglers(windows: Sequence[Mapping[str, Any]]) -> list[int]:
+def find_stragglers(windows: Sequence[Mapping[str, Any]]) -> list[int]:
     """The ranks that stayed behind in at least 3 of the last 5 windows; the first one is a warm-up."""
     recent = [own_work(window) for window in windows[-WINDOWS:]]
-    counts = Counter(rank for work in recent for rank in late(work))
+    counts = Counter(rank for work in recent for rank in late_ranks(work))
     return sorted(rank for rank, count in counts.items() if count >= _OFTEN)
 
 

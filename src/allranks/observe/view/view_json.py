@@ -1,4 +1,4 @@
-"""A snapshot as JSON values: what ``top --json`` prints and the page reads."""
+"""A RunView as JSON values: what ``top --json`` prints and the page reads."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from allranks.runs.attempt_history import AttemptSummary, Goodput
 from allranks.schedulers.run_state import RunStatus
 
 
-def plain(snapshot: RunView) -> dict[str, Any]:
+def view_record(run_view: RunView) -> dict[str, Any]:
     """Keys as the fields of RunView; ``status`` and ``attempts`` as ``ps --json`` has them.
 
     JSON knows no NaN: such a value is null, and its name is in ``nonfinite``.
     """
-    values = snapshot.values
+    values = run_view.values
     content = {
-        "time": snapshot.time,
-        "task": snapshot.task or None,
-        "failed_tasks": snapshot.failed_tasks,
-        "running_tasks": snapshot.running_tasks,
-        "status": status_record(snapshot.status),
-        "progress": {**asdict(snapshot.progress), "share": snapshot.progress.share},
+        "time": run_view.time,
+        "task": run_view.task or None,
+        "failed_tasks": run_view.failed_tasks,
+        "running_tasks": run_view.running_tasks,
+        "status": status_record(run_view.status),
+        "progress": {**asdict(run_view.progress), "share": run_view.progress.share},
         "values": values,
         "nonfinite": [name for name, value in values.items() if not math.isfinite(value)],
-        "loss": snapshot.loss,
-        "val_loss": snapshot.val_loss,
-        "phases": snapshot.phases,
-        "nodes": snapshot.nodes,
-        "ranks": snapshot.ranks,
-        "attempts": [entry_record(entry) for entry in snapshot.attempts],
-        "goodput": _goodput(snapshot.goodput),
-        "error": _failure(snapshot.error),
-        "last_lines": snapshot.last_lines,
+        "loss": run_view.loss,
+        "val_loss": run_view.val_loss,
+        "phases": run_view.phases,
+        "nodes": run_view.nodes,
+        "ranks": run_view.ranks,
+        "attempts": [entry_record(entry) for entry in run_view.attempts],
+        "goodput": _goodput(run_view.goodput),
+        "error": _failure(run_view.error),
+        "last_lines": run_view.last_lines,
     }
     return {name: json_value(value) for name, value in content.items()}
 

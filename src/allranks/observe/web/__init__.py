@@ -1,1 +1,1 @@
-"""The page: runs, their plots, logs and attempts, in a browser on this machine."""
+"""The web page: runs, their plots, logs and attempts, in a browser on this machine."""

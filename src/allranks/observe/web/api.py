@@ -1,43 +1,99 @@
-"""What the page asks for, as JSON below /api/. Nothing here changes anything."""
+"""The JSON API of the page, below /api/. All requests are read-only."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.errors import AllranksError, RunNotFoundError, UsageError
 from allranks.observe.view.diagnostics import diagnostics
 from allranks.observe.view.run_view import view_run
-from allranks.observe.view.view_json import entry_record, plain, status_record
-from allranks.observe.web import log_pages, reporting, searching
+from allranks.observe.view.view_json import entry_record, status_record, view_record
+from allranks.observe.web import log_pages
 from allranks.observe.web.catalogue import Catalogue
-from allranks.observe.web.comparing import MOST, compare
-from allranks.observe.web.job_facts import job_facts
-from allranks.observe.web.log_files import LogPosition
+from allranks.observe.web.child_processes import make_report, search_logs
+from allranks.observe.web.comparison import MOST, compare, job_facts
+from allranks.observe.web.log_files import LogPosition, LogQuery
 from allranks.observe.web.log_pages import Cursor
-from allranks.observe.web.looks import WholePhases, heat_map, plots
-from allranks.observe.web.questions import number_of, query_of, task_of, weight_of
+from allranks.observe.web.plot_data import PhaseCache, heat_map, plots
+from allranks.observe.web.request_cache import QueuedJobs, SourceCache, StatusCache
 from allranks.observe.web.run_rows import RunRows
-from allranks.observe.web.slurm_queue import QueuedJobs
-from allranks.observe.web.source_cache import Following, States
 from allranks.runs.attempt_history import attempt_history
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus
+
+_RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
+
+
+def log_query_param(request: Request) -> LogQuery:
+    """Which lines of the logs."""
+    given = request.query_params
+    ranks = given.get("ranks", "")
+    if ranks and not _RANKS.fullmatch(ranks.replace(" ", "")):
+        raise UsageError(f"'{ranks[:100]}' is not a list of ranks. Write 0, 0,3 or 4-7.")
+    return LogQuery(
+        text=given.get("q", ""),
+        regex=given.get("regex") == "1",
+        case=given.get("case") == "1",
+        ranks=_ranks(ranks.replace(" ", "")) if ranks else None,
+        attempt=int_param(request, "attempt", 0, 1 << 30) or None,
+        task=task_param(request) or "",
+        errors=given.get("errors") == "1",
+        stream=given.get("stream", ""),
+    )
+
+
+def _ranks(text: str) -> list[range]:
+    """``0,4-7`` as spans, as ``logs --rank`` takes them."""
+    parts = (part.partition("-") for part in text.split(","))
+    return [range(int(first), int(last or first) + 1) for first, _, last in parts]
+
+
+def int_param(request: Request, name: str, usual: int, most: int) -> int:
+    """A number by its name, at most so much; the usual one where none is given."""
+    text = request.query_params.get(name, "")
+    if not re.fullmatch(r"[0-9]{0,18}", text):
+        raise UsageError(f"{name}={text[:100]} is not a number.")
+    return min(int(text), most) if text else usual
+
+
+def task_param(request: Request) -> str | None:
+    """Of a job array. It becomes a part of a path, so it is a number or nothing."""
+    text = request.query_params.get("task", "")
+    if not re.fullmatch(r"[0-9]{0,9}", text):
+        raise UsageError(f"task={text[:100]} is not the number of an array's task.")
+    return text or None
+
+
+def smoothing_param(request: Request) -> float:
+    """Of the smoothing: from 0, none, to below 1."""
+    try:
+        return min(max(float(request.query_params.get("smooth", "0")), 0.0), 0.999)
+    except ValueError:
+        return 0.0
+
 
 _SHOWN = 100  # runs of the list in one answer
 _LINES = 2000  # lines of a log in one answer, at most
 _SCRAPED = 50  # runs that /metrics speaks of, at most
 _OVER = 600.0  # seconds for which it speaks of one that has ended
 _SCRAPE = 5.0  # seconds that it waits for Slurm, at most
+
+_REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The report is one file: its styles are in it, and nothing else is to be loaded or run."""
 
 Answer = Callable[[Request], Any]
 
@@ -47,12 +103,12 @@ class Api:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._following = Following()
-        self._scraped = Following(_SCRAPED)
-        self._states = States()
+        self._following = SourceCache()
+        self._scraped = SourceCache(_SCRAPED)
+        self._states = StatusCache()
         self._rows = RunRows(self._states)
         self._queue = QueuedJobs()
-        self._phases = WholePhases()
+        self._phases = PhaseCache()
 
     def routes(self) -> list[Route]:
         """Every path below /api/, /metrics, and the reports."""
@@ -73,7 +129,7 @@ class Api:
     def runs(self, request: Request) -> dict[str, Any]:
         """The list, newest first, and the jobs in the queue that are no runs."""
         runs = self._catalogue.runs()
-        limit = number_of(request, "limit", _SHOWN, 10_000)
+        limit = int_param(request, "limit", _SHOWN, 10_000)
         ours = {job for _, run in runs for job in run.job_ids}
         return {
             "runs": self._rows.rows(runs[:limit], curves=request.query_params.get("curves") != "0"),
@@ -83,14 +139,14 @@ class Api:
 
     def look(self, request: Request) -> dict[str, Any]:
         """Everything but the plots; without a choice the attempts are those of all tasks of an array."""
-        run, task = self._run(request), task_of(request)
+        run, task = self._run(request), task_param(request)
         status = self._states.of([run])[0]
         with self._following.source(run, task) as source:
-            snapshot = view_run(source, status)
-            found = plain(snapshot) | {"tasks": source.tasks}
-            if snapshot.status.state.ended:
+            run_view = view_run(source, status)
+            found = view_record(run_view) | {"tasks": source.tasks}
+            if run_view.status.state.ended:
                 found["phases"] = self._phases.of(source)  # of all its steps, not of the last
-        shown = snapshot.status if task else status
+        shown = run_view.status if task else status
         if found["tasks"] and not task:
             entries = attempt_history(run.attempts, status.is_running)
             found["attempts"] = [entry_record(entry) for entry in entries]
@@ -103,18 +159,18 @@ class Api:
     def plots(self, request: Request) -> dict[str, Any]:
         """Loss, throughput, phases and chosen metrics by step."""
         names = request.query_params.getlist("names")
-        with self._following.source(self._run(request), task_of(request)) as source:
-            return plots(source, names, weight_of(request))
+        with self._following.source(self._run(request), task_param(request)) as source:
+            return plots(source, names, smoothing_param(request))
 
     def heat(self, request: Request) -> dict[str, Any]:
         """One heat map, ranks × time."""
-        with self._following.source(self._run(request), task_of(request)) as source:
+        with self._following.source(self._run(request), task_param(request)) as source:
             return heat_map(source, request.query_params.get("what", "gpu"))
 
     def logs(self, request: Request) -> dict[str, Any]:
         """A page of the logs: the last, before, after or around a line, or what a search finds."""
-        run, query, given = self._run(request), query_of(request), request.query_params
-        limit = number_of(request, "limit", 500, _LINES)
+        run, query, given = self._run(request), log_query_param(request), request.query_params
+        limit = int_param(request, "limit", 500, _LINES)
         if "at" in given:
             return log_pages.around(run, query, limit, LogPosition.read(given["at"]))
         if "before" in given:
@@ -122,7 +178,7 @@ class Api:
         if not query.chosen and "after" not in given:
             return log_pages.last_page(run, query, limit)
         after = Cursor.read(given["after"]) if "after" in given else None
-        find = searching.search if query.text and query.regex else log_pages.next_page
+        find = search_logs if query.text and query.regex else log_pages.next_page
         return find(run, query, limit, after)
 
     def remarks(self, request: Request) -> dict[str, Any]:
@@ -131,7 +187,7 @@ class Api:
 
     def job(self, request: Request) -> dict[str, Any]:
         """What was asked for and what ran."""
-        with self._following.source(self._run(request), task_of(request)) as source:
+        with self._following.source(self._run(request), task_param(request)) as source:
             return job_facts(source)
 
     def compare(self, request: Request) -> dict[str, Any]:
@@ -142,26 +198,29 @@ class Api:
         runs = self._catalogue.some(keys)
         x = "time" if request.query_params.get("x") == "time" else "step"
         metric = request.query_params.get("metric") or "train_loss"
-        return compare(runs, self._following, x=x, metric=metric, weight=weight_of(request))
+        return compare(runs, self._following, x=x, metric=metric, weight=smoothing_param(request))
 
     def metrics(self, _: Request) -> Response:
         """For Prometheus: the runs that live or wait, and for a while those that have ended."""
-        from allranks.observe.export.openmetrics import CONTENT_TYPE, exposition
+        from allranks.observe.export.prometheus import CONTENT_TYPE, openmetrics_text
 
         runs = [run for _, run in self._catalogue.runs()[:_SHOWN]]
         told = [one for one in self._states.of(runs, wait=_SCRAPE) if _of_interest(one)][:_SCRAPED]
-        snapshots = []
+        run_views = []
         for status in told:
             with self._scraped.source(status.run) as source:
-                snapshots += [view_run(each, status) for each in source.each()]
-        return Response(exposition(snapshots), media_type=CONTENT_TYPE)
+                run_views += [view_run(each, status) for each in source.each()]
+        return Response(openmetrics_text(run_views), media_type=CONTENT_TYPE)
 
     def report(self, request: Request) -> Response:
-        """The report of a run as a page of its own."""
+        """Return the report of a run as a page of its own."""
         try:
-            return reporting.report(self._run(request), task_of(request))
+            status, text = make_report(self._run(request), task_param(request))
         except AllranksError as error:
             return PlainTextResponse(f"{error}\n", _refused(error))
+        if status != 200:
+            return PlainTextResponse(text, status)
+        return HTMLResponse(text, headers={"Content-Security-Policy": _REPORT_POLICY})
 
     def _run(self, request: Request) -> Run:
         return self._catalogue.run(request.path_params["run"])

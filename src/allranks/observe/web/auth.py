@@ -1,8 +1,8 @@
-"""Who may look: a token made at the start, and a page that no other site can reach through the browser.
+"""Authentication: a token made at the start, and checks against requests of other sites.
 
 The server listens on this machine only, but so does every other user of a login node, and so does the
-browser for every site that it has open. Hence the token against the ones and the checks of the Host
-header and of the method against the others.
+browser for every site that it has open. The token is against the former, the checks of the Host header
+and of the method are against the latter.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def kept_token(path: Path) -> str:
+def load_token(path: Path) -> str:
     """The token in that file, which is made when it is not there: for programs that come back.
 
     A file that others can read is refused: they are the ones that the token is against.
@@ -104,7 +104,7 @@ class TokenMiddleware:
             return PlainTextResponse(text, 405, {"Allow": "GET, HEAD"})
         if "token" in request.query_params:
             return self._first_visit(request)
-        return None if self._known(request) else _unknown(request)
+        return None if self._known(request) else _unauthorized(request)
 
     def _first_visit(self, request: Request) -> Response:
         """The token goes into a cookie and out of the address, which ends up in histories."""
@@ -136,7 +136,7 @@ def is_loopback(name: str) -> bool:
         return False
 
 
-def _unknown(request: Request) -> Response:
+def _unauthorized(request: Request) -> Response:
     # A link followed from another page leaves a strict cookie out of the first request, and out of
     # the redirection after it. A page that asks again itself gets it sent; that one is same-origin.
     if request.url.path == "/" and request.headers.get("sec-fetch-site") == "cross-site":

@@ -1,4 +1,4 @@
-"""Which runs the page shows, and the ids by which it names them: a path never comes from the browser."""
+"""The runs that the page shows, and their ids: a path never comes from the browser."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A page of the merged logs: the end, what comes before or after a page, a line between its neighbours.
+"""Pages of the merged logs: the end, what comes before or after a page, a line between its neighbours.
 
-Pages hang together by cursors, an offset in each file, not by times: a line that comes late, from a
-clock that is behind or a file system that is slow, is shown late, yet never left out.
+Pages are linked by cursors, an offset in each file, not by times: a line that arrives late, from a slow
+clock or file system, is shown late, but never left out.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from allranks.errors import UsageError
-from allranks.observe.web.log_files import LocatedLine, LogPosition, SeekableLog
-from allranks.observe.web.log_query import WIDTH, LogQuery
+from allranks.observe.web.log_files import WIDTH, LocatedLine, LogPosition, LogQuery, SeekableLog
 from allranks.runs.attempt import Failure
 from allranks.runs.log_lines import failure_line
 from allranks.runs.run import Run

@@ -1,6 +1,6 @@
-"""A run in one row of the list: little enough to read that hundreds of runs can be shown at once.
+"""The rows of the list of runs: little enough to read that hundreds of runs can be shown at once.
 
-A loss curve costs reading metrics.jsonl, so each request reads for a moment only; the next one goes on.
+A loss curve requires reading metrics.jsonl, so each request reads for a moment; the next one continues.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.curve_thinning import Curve
 from allranks.observe.view.json_numbers import real, seconds
 from allranks.observe.view.model import TrainingProgress
-from allranks.observe.view.training_pace import pace_now
-from allranks.observe.web.source_cache import States
+from allranks.observe.view.training_progress import pace_of_folder
+from allranks.observe.web.request_cache import StatusCache
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import attempt_history, goodput
 from allranks.runs.jsonl_tail import JsonlTail
@@ -28,15 +28,24 @@ _POINTS = 48
 _AXES = ("step", "train_loss", "fit")
 _AT_ONCE = 5000  # lines between two looks at the clock
 _DAMAGED = (OSError, ValueError, TypeError, ArithmeticError)
-_COURSE = ("start", "elapsed", "attempts", "tasks", "goodput", "step", "total_steps", "eta")
+_PROGRESS_FIELDS = (
+    "start",
+    "elapsed",
+    "attempts",
+    "tasks",
+    "goodput",
+    "step",
+    "total_steps",
+    "eta",
+)
 
 
 class RunRows:
     """Rows of runs, with what was read of each kept until its files change."""
 
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: StatusCache) -> None:
         self._states = states
-        self._curves: dict[Path, _Losses] = {}
+        self._curves: dict[Path, _LossCurve] = {}
         self._turn = 0
         self._ended: dict[Path, tuple[RunStatus, dict[str, Any]]] = {}
         self._lock = threading.Lock()
@@ -62,7 +71,7 @@ class RunRows:
 
     def _read(self, paths: Sequence[Path], until: float) -> None:
         """As many curves as there is time for; the next request goes on with those left over."""
-        self._curves = {path: self._curves.get(path) or _Losses(path) for path in paths}
+        self._curves = {path: self._curves.get(path) or _LossCurve(path) for path in paths}
         begin = self._turn % max(len(paths), 1)
         for path in [*paths[begin:], *paths[:begin]]:
             if time.monotonic() > until:
@@ -70,7 +79,7 @@ class RunRows:
             self._turn += self._curves[path].read(until)
 
 
-class _Losses:
+class _LossCurve:
     """The loss curve of the training under way: only what was added is read."""
 
     def __init__(self, folder: Path) -> None:
@@ -109,13 +118,15 @@ class _Losses:
 def _row(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
     """A folder with something in it that nobody expects has a row that says so, and the list goes on."""
     try:
-        return _head(key, run, status) | _course(run, status)
+        return _status_fields(key, run, status) | _progress_fields(run, status)
     except _DAMAGED as error:
         why = f"the folder cannot be read: {error}"
-        return _head(key, run, RunStatus(run, JobState.UNKNOWN, why=why)) | dict.fromkeys(_COURSE)
+        return _status_fields(key, run, RunStatus(run, JobState.UNKNOWN, why=why)) | dict.fromkeys(
+            _PROGRESS_FIELDS
+        )
 
 
-def _head(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
+def _status_fields(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
     return {
         "id": key,
         "name": run.name,
@@ -134,7 +145,7 @@ def _head(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
     }
 
 
-def _course(run: Run, status: RunStatus) -> dict[str, Any]:
+def _progress_fields(run: Run, status: RunStatus) -> dict[str, Any]:
     """What its attempts tell."""
     entries = attempt_history(run.attempts, running=status.is_running)
     last = entries[-1] if entries else None
@@ -156,6 +167,6 @@ def _progress(run: Run, last: Attempt | None, state: JobState) -> TrainingProgre
     """Of a living run as its own page has it; of any other what rank 0 wrote down last is enough."""
     if last is not None and state.active:
         folder = run.path / "tasks" / last.array_task if last.array_task else run.path
-        return pace_now(folder, last, state)
+        return pace_of_folder(folder, last, state)
     written = last.progress if last else None
     return TrainingProgress(written.step, written.total_steps) if written else TrainingProgress()

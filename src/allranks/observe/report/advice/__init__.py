@@ -1,15 +1,18 @@
-"""What to do otherwise next time: one small function each, in a table.
+"""What to change next time: one small function per advice, in a table.
 
 Each takes the facts and returns its advice, or None when its numbers are unknown or fine. Thresholds are
-named beside them. Advice on use is given only where enough was measured, and what follows from another
-advice is left out: GPUs that wait for data are not also called idle.
+named beside them. Advice on use needs enough measurements, and advice that follows from another one is
+left out: GPUs that wait for data are not also reported as idle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from allranks.observe.report.advice import course, gpus, machine, steps
+from allranks.observe.report.advice import outcome_advice as course
+from allranks.observe.report.advice import resource_advice as gpus
+from allranks.observe.report.advice import resource_advice as machine
+from allranks.observe.report.advice import step_advice as steps
 from allranks.observe.report.advice.base import SEVERITIES, Advice
 from allranks.observe.report.model import RunFacts
 
@@ -23,7 +26,7 @@ ALWAYS: tuple[Rule, ...] = (
     course.gpu_memory_out,
     course.diverged,
     course.time_limit,
-    course.go_on,
+    course.resume,
     course.lost_work,
 )
 """On how it went: true of short runs too."""
@@ -63,14 +66,18 @@ EXPLAINED = {
 
 def advise(facts: RunFacts) -> list[Advice]:
     """All advice, the most important first."""
-    rules = [*ALWAYS, *ON_USE] if enough(facts) else [*ALWAYS, _memory_out, course.too_short]
+    rules = (
+        [*ALWAYS, *ON_USE]
+        if is_measured_enough(facts)
+        else [*ALWAYS, _memory_out, course.too_short]
+    )
     found = [advice for rule in rules if (advice := rule(facts)) is not None]
     ids = {advice.id for advice in found}
     kept = [advice for advice in found if not ids & set(EXPLAINED.get(advice.id, ()))]
     return sorted(kept, key=lambda advice: SEVERITIES.index(advice.severity))
 
 
-def enough(facts: RunFacts) -> bool:
+def is_measured_enough(facts: RunFacts) -> bool:
     """Whether enough was measured to judge its use."""
     used = facts.used
     if facts.mixed:
@@ -85,4 +92,4 @@ def _memory_out(facts: RunFacts) -> Advice | None:
     return machine.memory_out(facts) if facts.state == "out of memory" else None
 
 
-__all__ = ["Advice", "advise", "enough"]
+__all__ = ["Advice", "advise", "is_measured_enough"]

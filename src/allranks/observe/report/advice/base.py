@@ -1,4 +1,4 @@
-"""What a piece of advice is, and the words that all of them use."""
+"""The class of an advice, and the formatting that all of them share."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Advice:
     """What to type or write, where that is one line."""
 
 
-def counted(count: float, one: str, many: str = "") -> str:
+def format_count(count: float, one: str, many: str = "") -> str:
     """``1 GPU``, ``4 GPUs``, ``2.5 CPUs``."""
     number = f"{count:.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"
     return f"{number} {one if number == '1' else many or one + 's'}"
 
 
-def names(words: Sequence[str], most: int = 3) -> str:
+def join_names(words: Sequence[str], most: int = 3) -> str:
     """``a, b and c``; ``a, b, c and 5 more``."""
     if len(words) <= 1:
         return "".join(words)
@@ -43,19 +43,19 @@ def names(words: Sequence[str], most: int = 3) -> str:
     return ", ".join(words[:-1]) + f" and {words[-1]}"
 
 
-def memory_to_ask(bytes_: float) -> int:
+def round_memory(bytes_: float) -> int:
     """Bytes rounded up to what people ask for: 256 MiB steps, above 8 GiB whole GiB."""
     unit = GIB if bytes_ > 8 * GIB else 256 * MIB
     return math.ceil(bytes_ / unit) * unit
 
 
-def time_to_ask(seconds: float) -> int:
+def round_time(seconds: float) -> int:
     """Seconds rounded up to 10 minutes, above 3 hours to half hours, above a day to hours."""
     unit = 600 if seconds <= 3 * 3600 else 1800 if seconds <= 86400 else 3600
     return math.ceil(seconds / unit) * unit
 
 
-def ask(facts: RunFacts, option: str, value: int | str) -> str:
+def option_to_type(facts: RunFacts, option: str, value: int | str) -> str:
     """What to type next time: an option of ours, or for a job of another kind a line of its script."""
     ours = facts.kind == "run"
     if option == "memory":
@@ -67,19 +67,19 @@ def ask(facts: RunFacts, option: str, value: int | str) -> str:
     return f"--{option} {value}" if ours else f"#SBATCH --{option}={value}"
 
 
-def trainer(facts: RunFacts, **values: float | str) -> str:
+def train_config(facts: RunFacts, **values: float | str) -> str:
     """What to write where a Trainer trains; empty without one."""
     words = ", ".join(f"{name}={value!r}" for name, value in values.items())
     return f"TrainConfig({words})" if facts.settings and words else ""
 
 
-def number_set(facts: RunFacts, name: str) -> int | None:
+def integer_setting(facts: RunFacts, name: str) -> int | None:
     """A setting of the Trainer; None where it is not set."""
     text = facts.settings.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
-def time_set(facts: RunFacts, name: str) -> int | None:
+def time_setting(facts: RunFacts, name: str) -> int | None:
     """A setting that is a time, in seconds; None where it is not set."""
     try:
         return parse_time(facts.settings[name])
@@ -87,7 +87,7 @@ def time_set(facts: RunFacts, name: str) -> int | None:
         return None
 
 
-def rounded(count: int) -> int:
+def round_down(count: int) -> int:
     """Down to one digit: ``347`` is 300."""
     unit = int(10 ** (len(str(count)) - 1))
     return max(count // unit * unit, 1)

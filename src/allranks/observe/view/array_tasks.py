@@ -1,0 +1,138 @@
+"""The attempts of a run, of all tasks of its job array, and the status of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from allranks.cluster.slurm.job_states import OUTCOMES, JobState
+from allranks.cluster.slurm.job_status import JobStatus
+from allranks.cluster.slurm.pending_reasons import pending_reason_text
+from allranks.runs.attempt import Attempt, attempt_numbers
+from allranks.schedulers.run_state import RunStatus
+
+_SPOKEN_FOR = (JobState.PENDING, JobState.REQUEUED, JobState.UNKNOWN)
+"""States for which a reason is told: why it waits, why nothing is known."""
+
+
+class RunAttempts:
+    """Every attempt by its number; those that ended are read once."""
+
+    def __init__(self, run: Path) -> None:
+        self._folder = run / "attempts"
+        self._known: dict[int, Attempt] = {}
+        self._whole = JobState.UNKNOWN
+        self._told: dict[str, JobStatus] = {}
+
+    def update_status(self, status: RunStatus) -> None:
+        """What Slurm says of the tasks: one that was killed hard has written no end."""
+        self._whole, self._told = status.state, _task_states(status)
+
+    def refresh(self) -> None:
+        """Read what is new, and what had not ended at the last look."""
+        self._known = {number: self._read(number) for number in attempt_numbers(self._folder)}
+
+    def _read(self, number: int) -> Attempt:
+        known = self._known.get(number)
+        if known is not None and known.outcome:
+            return known
+        return Attempt.open(self._folder / str(number))
+
+    def numbers(self, task: str) -> list[int]:
+        """The attempts of one task; of ``""`` those of a run that is no array."""
+        return [number for number, life in self._known.items() if life.array_task == task]
+
+    def last(self) -> dict[str, Attempt]:
+        """The last attempt of each task, in the order in which the tasks began."""
+        return {life.array_task: life for life in self._known.values() if life.array_task}
+
+    def running_tasks(self) -> list[str]:
+        """The tasks that have begun and not ended, the one that began last first."""
+        begun = {
+            life.number: task
+            for task, life in self.last().items()
+            if not life.outcome and not self._state(life).ended
+        }
+        return [begun[number] for number in sorted(begun, reverse=True)]
+
+    def newest_task(self) -> str:
+        """The task that began last, one that still runs before one that has ended."""
+        last = self.last()
+        latest = max(last, key=lambda task: last[task].number, default="")
+        return next(iter(self.running_tasks()), latest)
+
+    def ended_tasks(self) -> dict[str, JobState]:
+        """The tasks that have begun, ended, and do not go on, and how they ended."""
+        states = {task: self._state(life) for task, life in self.last().items()}
+        return {task: state for task, state in states.items() if state.ended}
+
+    def failed_tasks(self) -> list[str]:
+        """Those of them that ended otherwise than well."""
+        ended = self.ended_tasks().items()
+        return [task for task, state in ended if state is not JobState.COMPLETED]
+
+    def _state(self, life: Attempt) -> JobState:
+        return _state(life, self._told.get(life.array_task), self._whole)
+
+
+def task_status(status: RunStatus, task: str, lives: Sequence[Attempt]) -> RunStatus:
+    """The status of a job array as that of one task: how its own attempts ended, else what Slurm says."""
+    told = _task_states(status).get(task)
+    if not lives:
+        return _pending_status(status, told)
+    last = lives[-1]
+    ended = last.is_over
+    state = _state(last, told, status.state)
+    return replace(
+        status,
+        state=state,
+        exit_code=last.exit_code if ended else told.exit_code if told else None,
+        nodes=",".join(last.hosts),
+        start=last.start,
+        end=last.end if ended else told.end if told else None,
+        why=_why(last) if ended else _reason(status, told) if state in _SPOKEN_FOR else "",
+        attempts=len(lives),
+    )
+
+
+def _task_states(status: RunStatus) -> dict[str, JobStatus]:
+    """What Slurm says of each task, in the last job that it was part of."""
+    return {task.job_id.rpartition("_")[2]: task for task in status.tasks}
+
+
+def _state(life: Attempt, told: JobStatus | None, whole: JobState) -> JobState:
+    """Of a task, by its last life: how that ended, else what Slurm says of it, or of the whole array."""
+    if life.is_over:
+        return OUTCOMES.get(life.outcome, JobState.FAILED)
+    return told.state if told else whole
+
+
+def _pending_status(status: RunStatus, told: JobStatus | None) -> RunStatus:
+    """A task that no attempt tells of: it waits, or it ended before it could begin."""
+    state = told.state if told else JobState.PENDING if status.state.active else status.state
+    return replace(
+        status,
+        state=state,
+        exit_code=told.exit_code if told else None,
+        nodes=told.nodes if told else "",
+        start=told.start if told else None,
+        end=told.end if told else None,
+        expected_start=told.expected_start if told else None,
+        why=_reason(status, told) if state in _SPOKEN_FOR else "",
+        attempts=0,
+    )
+
+
+def _reason(status: RunStatus, told: JobStatus | None) -> str:
+    """Why a task waits or is not known; of the whole array only where that has the same state."""
+    if told is not None and told.state is JobState.PENDING:
+        return pending_reason_text(told.reason).replace("JOBID", told.job_id)
+    return "" if status.state.active else status.why
+
+
+def _why(last: Attempt) -> str:
+    if last.outcome == "finished":
+        return ""
+    failure = last.first_failure()
+    return f"rank {failure.rank} failed first" if failure else last.reason

@@ -1,0 +1,149 @@
+"""The progress of a training: step, speed, remaining time, and whether it is stalled."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from allranks.cluster.slurm.job_states import JobState
+from allranks.observe.view.json_numbers import seconds, whole
+from allranks.observe.view.metric_columns import Tables
+from allranks.observe.view.model import TrainingProgress
+from allranks.observe.view.run_source import AttemptSource, RunSource
+from allranks.runs.atomic_files import integer, read_json
+from allranks.runs.attempt import Attempt
+from allranks.runs.jsonl_tail import last_rows
+from allranks.runs.progress_file import AttemptProgress
+from allranks.runs.run_records import environment, plan_time
+from allranks.schedulers import scheduler_of
+from allranks.schedulers.run_state import RunStatus
+
+_RECENT = 20
+"""The pace is that of so many windows."""
+_WAITING = (JobState.PENDING, JobState.REQUEUED)
+_STILL = (*_WAITING, JobState.SUSPENDED)
+"""States in which nobody expects a step."""
+_MISSED, _SILENT = 10, 60.0
+"""A training has stopped moving when it missed so many of its lines, and for so many seconds."""
+
+_Line = tuple[float, int]
+
+
+def training_progress(source: RunSource, status: RunStatus, now: float) -> TrainingProgress:
+    """How far it is, with what the folder knows of its end and its checkpoints."""
+    last = source.last
+    found = read_pace(source, last.attempt if last else None, status.state, now)
+    waits = status.state.ended or status.state in _WAITING
+    deadline = None if waits else _deadline(source, last, status)
+    if status.state is JobState.UNKNOWN and deadline is not None and now > deadline:
+        found = replace(found, eta_seconds=None, stalled_seconds=None)  # nobody expects it to live
+    return replace(
+        found,
+        epochs=integer(read_json(source.folder / "training.json").get("epochs")),
+        saved_step=_saved(source, last.attempt.progress if last else None),
+        deadline=deadline,
+    )
+
+
+def read_pace(
+    tables: Tables, attempt: Attempt | None, state: JobState, now: float
+) -> TrainingProgress:
+    """How far and how fast, from what rank 0 wrote down last: progress.json or the newest metrics.
+
+    A few of the last lines of each table are enough.
+    """
+    written = attempt.progress if attempt else None
+    step, epoch = _position(tables, written)
+    total = written.total_steps if written else None
+    left = None if step is None or total is None else max(total - step, 0)
+    over = state.ended or left == 0 or (written is not None and written.outcome != "running")
+    lines = _recent_lines(tables, attempt, written)
+    stalled = None if over or state in _STILL else _stalled(tables, lines, now)
+    speed = None if over or stalled else _speed(lines, written)
+    return TrainingProgress(
+        step=step,
+        total_steps=total,
+        epoch=epoch,
+        eta_seconds=left / speed if left and speed else None,
+        last_step_time=tables.train.last("time"),
+        stalled_seconds=stalled,
+    )
+
+
+def pace_of_folder(folder: Path, attempt: Attempt, state: JobState) -> TrainingProgress:
+    """The same by one look at the end of the file of metrics, for views of hundreds of runs."""
+    tables = Tables()
+    tables.add(last_rows(folder / "metrics.jsonl"))
+    return read_pace(tables, attempt, state, time.time())
+
+
+def _position(tables: Tables, written: AttemptProgress | None) -> tuple[int | None, int | None]:
+    """The step and the epoch."""
+    newest = max(
+        (columns for columns in (tables.train, tables.epoch, tables.val) if len(columns)),
+        key=lambda columns: columns.last("time") or 0.0,
+        default=tables.train,
+    )
+    step, epoch = whole(newest.last("step")), whole(newest.last("epoch"))
+    told = newest.last("time") or 0.0
+    if written is not None and (step is None or (written.updated or 0.0) > told):
+        step = written.step
+    return step, epoch
+
+
+def _recent_lines(
+    tables: Tables, attempt: Attempt | None, written: AttemptProgress | None
+) -> list[_Line]:
+    """(time, step) of the last windows of this attempt."""
+    began = (written.began if written else None) or seconds(attempt.start if attempt else None)
+    times, steps = (tables.train.part(name, -_RECENT) for name in ("time", "step"))
+    return [
+        (at, step)
+        for at, step in zip(times, steps, strict=True)
+        if at is not None and step is not None and at >= (began or 0)
+    ]
+
+
+def _stalled(tables: Tables, lines: list[_Line], now: float) -> float | None:
+    """Seconds since the last sign of the training, when that is much longer than usual."""
+    gaps = [after - before for (before, _), (after, _) in pairwise(lines)]
+    if not gaps:
+        return None
+    silent = now - max(each.last("time") or 0.0 for each in tables.tables())
+    return silent if silent > max(_MISSED * median(gaps), _SILENT) else None
+
+
+def _speed(lines: list[_Line], written: AttemptProgress | None) -> float | None:
+    """Steps a second over the last windows of this attempt; else over all that it tells."""
+    if len(lines) > 1:
+        (first, a), (final, b) = lines[0], lines[-1]
+        if final > first and b > a:
+            return float((b - a) / (final - first))
+    if written and written.began and written.updated and written.updated > written.began:
+        return (written.step - written.first_step) / (written.updated - written.began) or None
+    return None
+
+
+def _saved(source: RunSource, written: AttemptProgress | None) -> int | None:
+    """The newest checkpoint of this training, also one that an earlier attempt left."""
+    fit = written.fit if written else 1
+    found = [each.attempt.progress for each in source.attempts.values()]
+    steps = [each.saved_step for each in found if each and each.fit == fit and each.saved_step]
+    return max(steps, default=None)
+
+
+def _deadline(source: RunSource, last: AttemptSource | None, status: RunStatus) -> float | None:
+    """What the ranks were told, else the start and the time limit that was asked for."""
+    if last is None:
+        return None
+    try:
+        return float(environment(last.path)["ALLRANKS_DEADLINE"])
+    except (KeyError, ValueError):
+        pass  # there was no limit when it began, or nobody wrote it down
+    start = seconds(status.start) or seconds(last.attempt.start)
+    plan = read_json(source.run.path / "plan.json")
+    limit = plan_time(plan) if scheduler_of(status.run).limits_time else None
+    return start + limit if start and limit else None

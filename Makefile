@@ -1,13 +1,14 @@
 # Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   ?= .venv
-JOBS   ?= 2
+# More than the cores of a small machine: many tests wait for Slurm.
+JOBS   ?= 3
 FRAMEWORKS = horovod tensorflow transformers mpi
 BIN     = $(VENV)/bin
-# --second-try runs failed tests again, alone, and lists those that pass then under FLAKY (tests/second_try.py).
 # The processes that the tests start share compiled modules, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
-PYTEST  = $(BIN)/python -m pytest -n $(JOBS) --second-try
+# --second-try runs failed tests again, alone, and lists those that pass then under FLAKY (tests/second_try.py).
+PYTEST  = $(BIN)/python -m pytest --second-try
 # Folders that hold slow tests only; reading them imports every framework.
 SLOW    = tests/frameworks tests/versions
 # Random moments and bit-exact results: a failure here is never chance.
@@ -53,14 +54,14 @@ system:  ## install Slurm, MPI, shellcheck, a browser and tmux from the distribu
 	@bash scripts/system-packages
 
 test: system $(VENV)/test  ## run all tests; what cannot run here is skipped with its reason
-	$(PYTEST) -m 'not slow' $(SLOW:%=--ignore=%) --dist worksteal $(ARGS)
+	$(PYTEST) -m 'not slow' -n $(JOBS) $(SLOW:%=--ignore=%) --dist worksteal $(ARGS)
 
 test-soak: system $(VENV)/test  ## a slow leg: trainings ended in every way, hundreds of times, and what takes long
-	$(BIN)/python -m pytest -m slow $(ENDS) -n $(JOBS) --dist worksteal --timeout 1800 $(ARGS)
-	$(PYTEST) -m slow tests/soak tests/train tests/schedulers/slurm $(ENDS:%=--ignore=%) --dist worksteal --timeout 1800 $(ARGS)
+	$(BIN)/python -m pytest -m slow $(ENDS) -n 2 --dist worksteal --timeout 1800 $(ARGS)
+	$(PYTEST) -m slow -n 2 tests $(SLOW:%=--ignore=%) $(ENDS:%=--ignore=%) --dist worksteal --timeout 1800 $(ARGS)
 
 test-slurm-versions: system $(VENV)/test  ## a slow leg: Slurm 24.11 and 26.05 for real (as root)
-	$(PYTEST) -n 0 -m slow tests/versions --timeout 1500 $(ARGS)
+	$(PYTEST) -m slow tests/versions --timeout 1500 $(ARGS)
 
 test-frameworks: $(VENV)/test  ## a slow leg: Horovod, TensorFlow, DeepSpeed, MPI, containers for real
 	@bash scripts/system-packages frameworks
@@ -68,7 +69,7 @@ test-frameworks: $(VENV)/test  ## a slow leg: Horovod, TensorFlow, DeepSpeed, MP
 	  scripts/framework-venv $$name .cache/frameworks/$$name || [ $$? = 77 ] || exit 1; done
 	@echo "DeepSpeed's shared memory for CPUs"; PATH="$$PWD/$(BIN):$$PATH" DS_ACCELERATOR=cpu $(BIN)/python -c \
 	  'from deepspeed.accelerator import get_accelerator as a; a().create_op_builder("ShareMemCommBuilder").load(verbose=False)'
-	$(PYTEST) -m slow tests/frameworks --dist loadfile --timeout 900 $(ARGS)
+	$(PYTEST) -m slow -n 2 tests/frameworks --dist loadfile --timeout 900 $(ARGS)
 
 check: $(VENV)/check  ## lint, format, types and import layers
 	$(BIN)/ruff check .

@@ -53,11 +53,13 @@ def test_sine(tmp_path: Path, clean_env: dict[str, str]) -> None:
     assert losses[-1] < 0.2 * losses[0]
 
 
+@pytest.mark.slow
 def test_gan(tmp_path: Path, clean_env: dict[str, str]) -> None:
     output = run(tmp_path, clean_env, "gan", "--nprocs", "2", "--epochs", "2")
     assert re.search(r"\d\.\d\d ± \d\.\d\d", output), output
 
 
+@pytest.mark.slow  # a page of the documentation has such a loop, too
 def test_own_loop(tmp_path: Path, clean_env: dict[str, str]) -> None:
     output = run(tmp_path, clean_env, "own_loop", "--nprocs", "2", "--epochs", "60")
     losses = [float(text) for text in re.findall(r"loss ([\d.e-]+)", output)]

@@ -20,7 +20,7 @@ SCRIPT = str(HERE / "ranks_script_ends.py")
 BESIDE = Path(sys.executable).parent
 
 
-@pytest.mark.parametrize("deed", ["plain", "fsdp"])
+@pytest.mark.parametrize("deed", ["plain", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_a_good_end_is_quiet(tmp_path: Path, deed: str) -> None:
     """Gloo's threads must be gone before the interpreter is, or it aborts now and then."""
     with started(tmp_path, sys.executable, SCRIPT, "2", deed) as start:
@@ -38,7 +38,7 @@ def test_ten_good_ends_in_a_row(tmp_path: Path) -> None:
         assert (code, err) == (0, "")
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_an_error_on_one_rank_ends_all_and_is_named(tmp_path: Path, rank: int) -> None:
     with started(tmp_path, sys.executable, SCRIPT, "2", f"raise{rank}") as start:
         code, out, err = start.end(60)
@@ -65,6 +65,7 @@ def test_a_signal_leaves_no_process(tmp_path: Path, sent: str, to_group: bool) -
     assert "trained on" not in out
 
 
+@pytest.mark.slow  # tests/runtime/world/test_spawn.py does it without a training
 def test_torchrun_decides_how_many_and_says_so_once(tmp_path: Path) -> None:
     torchrun = BESIDE / "torchrun"
     if not torchrun.exists():

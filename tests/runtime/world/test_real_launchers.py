@@ -83,7 +83,13 @@ def package(name):
     return str(BIN / name)
 
 
-@pytest.mark.parametrize("launcher", commands())
+SLOW = {"deepspeed"}  # importing it takes as long as all others; tests/frameworks trains under it
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in commands()],
+)
 def test_two_processes_add_up(launcher):
     path = f"{BIN}:{os.environ['PATH']}"
     done, told = run(commands()[launcher](), DS_ACCELERATOR="cpu", PATH=path)

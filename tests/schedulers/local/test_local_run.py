@@ -14,14 +14,10 @@ import pytest
 
 from command_rig import Allranks, reports, until
 
-LAUNCHERS = [
-    "fork",
-    "srun",
-    "torchrun",
-    "launch",
-    "accelerate",
-    "mpirun",
-]  # deepspeed: tests/frameworks
+# On two nodes tests/schedulers/slurm runs all of them; deepspeed: tests/frameworks.
+LAUNCHERS = ["fork", "srun", "torchrun"] + [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("launch", "accelerate", "mpirun")
+]
 
 
 @pytest.mark.torch

@@ -147,7 +147,13 @@ def test_plain_python(
     assert found[0]["weights"] != one["weights"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+# Of the others, test_slurm_world checks the detection and test_slurm_launchers the start.
+QUICK = ("srun, one task", "srun, one task per node")
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=() if way in QUICK else pytest.mark.slow) for way in WAYS]
+)
 def test_every_way_to_start_trains_the_same_model(
     way: str, slurm_env: Env, clean_env: Env, alone: Callable[[int, Env], Reports], tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def test_what_is_not_json_is_told_and_replaced(
     plan = plan_of(LOOSE, *args)
     assert plan.notes == (
         "ds.json is not strict JSON (line 2: a comment (//), line 4: a comma before the closing "
-        "bracket). What is run or submitted gets a corrected copy, in its run folder.",
+        "bracket). The job gets a corrected copy in its run folder.",
     )
     folder = here / "run"
     folder.mkdir()
@@ -136,7 +136,7 @@ SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
         ((None, None, 2), 'Add the batch of one process: "train_micro_batch_size_per_gpu": 16'),
         ((64, 4, 2), "train_batch_size 64 is not train_micro_batch_size_per_gpu 4 × "
                      "gradient_accumulation_steps 2 × 4 processes = 32.\nSet train_batch_size to 32, or "
-                     "leave it out: DeepSpeed then works it out. Or set "
+                     "leave it out: DeepSpeed then computes it. Or set "
                      "train_micro_batch_size_per_gpu to 8."),
         ((40, 4, None), "train_batch_size 40 is not a multiple of train_micro_batch_size_per_gpu 4 × "
                         "4 processes = 16.\nSet train_batch_size to 32."),

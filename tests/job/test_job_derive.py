@@ -39,7 +39,7 @@ def refusal(kind: type[Exception] = JobError, **fields: Any) -> str:
 
 
 def test_nothing_to_run() -> None:
-    assert refusal(script=None).startswith("There is nothing to run. Name a script")
+    assert refusal(script=None).startswith("No script was given. Name one")
 
 
 def test_one_rank_per_gpu() -> None:
@@ -52,7 +52,7 @@ def test_one_rank_per_gpu() -> None:
 def test_without_gpus_one_rank_per_node() -> None:
     plan = plan_of()
     assert (plan.shape.nodes, plan.shape.world_size, plan.shape.tasks_per_node) == (1, 1, 1)
-    assert reasons(plan)["nodes"] == "derived: nobody asked for more"
+    assert reasons(plan)["nodes"] == "derived: the default"
     assert reasons(plan)["nprocs"] == "derived: no GPUs: one rank per node"
 
 
@@ -89,7 +89,7 @@ def test_cpus_and_memory_are_the_share_of_the_gpus() -> None:
 def test_an_exclusive_node_is_had_whole() -> None:
     plan = plan_of(site=LAB, gpus_per_node=1, exclusive=True)
     assert (plan.shape.cpus_per_task, plan.shape.memory) == (64, 0)
-    assert reasons(plan)["memory"] == "derived: the whole node, as it is exclusive"
+    assert reasons(plan)["memory"] == "derived: the whole node, as --exclusive is given"
 
 
 def test_what_is_given_is_kept() -> None:
@@ -107,7 +107,7 @@ def test_the_sites_default_partition_is_named() -> None:
 
 def test_an_unknown_node_is_noted() -> None:
     (note,) = plan_of(gpus_per_node=4).notes
-    assert note.startswith("The node's shape is not known, so CPUs are left to Slurm")
+    assert note.startswith("The CPUs of a node are unknown, so Slurm's default applies")
     assert "--cpus-per-task, or --site" in note
     assert plan_of(gpus_per_node=4, cpus_per_task=8).notes == ()
 
@@ -121,11 +121,16 @@ def test_an_unknown_node_is_noted() -> None:
             "slurm",
             {"tasks_per_node": 1, "gpus_per_node": 4},
             "torchrun",
-            "one task per node is asked for",
+            "--tasks-per-node 1 with several ranks",
         ),
-        ("slurm", {"tasks_per_node": 1, "nprocs": 2}, "torchrun", "one task per node is asked for"),
+        ("slurm", {"tasks_per_node": 1, "nprocs": 2}, "torchrun", "--tasks-per-node 1 with several ranks"),
         ("slurm", {"tasks_per_node": 1}, "srun", "Slurm starts, binds"),
-        ("local", {}, "fork", "one parent imports once and forks the ranks of this machine"),
+        (
+            "local",
+            {},
+            "fork",
+            "one process imports the framework and forks the ranks of this machine",
+        ),
         ("local", {"framework": "horovod"}, "horovod", "train.py imports horovod"),
     ],
 )
@@ -148,7 +153,7 @@ def test_the_framework_is_what_the_script_imports(tmp_path: Path) -> None:
 
 def test_ranks_that_cannot_be_shared_evenly() -> None:
     assert refusal(nodes=2, nprocs=5) == (
-        "--nprocs 5 ranks cannot be shared evenly by 2 nodes.\nUse --nprocs 4 or 6."
+        "--nprocs 5 ranks cannot be divided evenly among 2 nodes.\nUse --nprocs 4 or 6."
     )
     assert refusal(nodes=4, nprocs=3).endswith("Use --nprocs 4.")
 
@@ -167,16 +172,17 @@ def test_tasks_against_the_launcher() -> None:
 
 def test_two_ways_to_ask_for_gpus() -> None:
     message = refusal(gpus_per_node="A100:2", gpus_per_task=1)
-    assert message.startswith(
-        "--gpus-per-node A100:2 and --gpus-per-task 1 are two ways to say one thing"
-    )
+    assert message.startswith("--gpus-per-node A100:2 and --gpus-per-task 1 exclude each other")
 
 
 @pytest.mark.parametrize("account", [None, ""])
 def test_a_site_that_wants_an_account(account: str | None) -> None:
     site = Site("lab", requires=("account", "time"))
     message = refusal(site=site, account=account)
-    assert message == "Site lab wants --account and --time. Give it, or put it in allranks.toml."
+    assert (
+        message
+        == "Site lab requires --account and --time. Add it to the command or to allranks.toml."
+    )
     assert plan_of(site=site, account="p1", time="1h").job.account == "p1"
     assert plan_of("local", site=site).launcher.name == "fork"
 

@@ -181,11 +181,11 @@ def test_chdir_is_meant_from_here(here: Path) -> None:
     [
         ("nowhere.py", UsageError, "There is no script nowhere.py in"),
         ("./nowhere", UsageError, "There is no script ./nowhere in"),
-        ("folder", UsageError, "folder is a folder. Name the training script in it."),
+        ("folder", UsageError, "folder is a directory. Name the training script in it."),
         (
             "job.sh",
             JobError,
-            "job.sh is a job script of its own (it has #SBATCH lines).\nSubmit it with: allranks submit",
+            "job.sh is a job script (it has #SBATCH lines).\nSubmit it with: allranks submit",
         ),
     ],
 )

@@ -1,7 +1,7 @@
-"""Accelerate's own settings file: what ``accelerate launch`` would take from it without a word.
+"""Accelerate's configuration file, which ``accelerate launch`` reads silently.
 
-Our options win over the file's, so most differences do not matter. Those that do are refused here:
-fewer GPUs than ranks, one process on the CPU where a GPU was asked for, a machine that is none of ours.
+The job's options override the file's, so most differences do not matter. Those that do are errors here:
+fewer GPUs than ranks, one process on the CPU of a job with GPUs, another kind of machine.
 """
 
 from __future__ import annotations
@@ -29,34 +29,32 @@ OURS = {
     "--main_process_port": "--port",
     "--rdzv_backend": "--rendezvous",
 }
-"""What we tell accelerate, and how a job says it."""
+"""Options that allranks passes to accelerate, and the job's options for them."""
 MODES = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--tpu")
 OWN_ENGINES = ("DEEPSPEED", "FSDP", "MEGATRON_LM")
-"""Kinds of training that the file alone names; ``--multi_gpu`` would silently replace them by DDP."""
+"""Engines that the file selects; ``--multi_gpu`` would silently replace them by DDP."""
 
 
 @dataclass(frozen=True)
 class AccelerateFile:
-    """The file as far as a launch needs it."""
+    """The settings in the file that a launch depends on."""
 
     path: str
     values: Mapping[str, str] = field(default_factory=dict)
-    """Its plain values as they are written; none for null and for what is nested."""
-    blocks: Mapping[str, str] = field(default_factory=dict)
-    """What is nested below a key, as text."""
+    """Its scalar values as they are written, without null and nested ones."""
 
     @property
     def kind(self) -> str:
         """``distributed_type``: MULTI_GPU, FSDP, NO, …"""
         return self.values.get("distributed_type", "NO").upper()
 
-    def says(self, key: str) -> bool:
-        """Whether the key is there and true."""
+    def is_true(self, key: str) -> bool:
+        """Whether the key is set and true."""
         return self.values.get(key, "").lower() in ("true", "yes", "on")
 
 
 def find_accelerate_file(plan: Plan) -> AccelerateFile | None:
-    """The file that ``accelerate launch`` would read in this job, if there is one here."""
+    """Return the file that ``accelerate launch`` would read in this job, if there is one here."""
     if plan.launcher.module != "accelerate":
         return None
     named = _option(plan, "--config_file")
@@ -65,21 +63,20 @@ def find_accelerate_file(plan: Plan) -> AccelerateFile | None:
 
 
 def read_accelerate_file(path: Path) -> AccelerateFile:
-    """YAML or JSON: ``accelerate config default`` writes JSON whatever the file is called."""
+    """Read YAML or JSON: ``accelerate config default`` writes JSON into either."""
     return parse_accelerate(str(path), path.read_text("utf-8", "replace"))
 
 
 def parse_accelerate(name: str, text: str) -> AccelerateFile:
-    """The same of a text that was read elsewhere."""
+    """Parse the text of such a file."""
     try:
-        values, blocks = _of_json(json.loads(text))
-    except ValueError:  # what is wrong with a .json file accelerate says itself
-        values, blocks = _of_yaml("" if name.endswith(".json") else text)
-    return AccelerateFile(name, values, blocks)
+        return AccelerateFile(name, _of_json(json.loads(text)))
+    except ValueError:  # accelerate itself reports errors in a .json file
+        return AccelerateFile(name, _of_yaml("" if name.endswith(".json") else text))
 
 
 def check_accelerate_file(plan: Plan, scheduler: str) -> Iterator[str]:
-    """Notes; a file or words that contradict the job in what they mean raise ``JobError``."""
+    """Return notes about the file; a contradiction to the job raises `JobError`."""
     if plan.launcher.module != "accelerate":
         return
     _check_words(plan)
@@ -96,17 +93,17 @@ def check_accelerate_file(plan: Plan, scheduler: str) -> Iterator[str]:
 
 
 def _missing(plan: Plan, named: str, scheduler: str) -> str:
-    """A note where the file may be on the cluster, or in the container, alone."""
+    """Return a note if the file may exist on the cluster or in the container only."""
     if scheduler == "local" and not plan.job.container:
         raise UsageError(
             f"There is no file {named} (--launcher-arg=--config_file={named}).\n"
-            "Make one with: accelerate config --config_file FILE"
+            "Create it with: accelerate config --config_file FILE"
         )
-    note = f"{named} (--config_file) is not here, so nothing of it is checked."
+    note = f"{named} (--config_file) does not exist here, so it is not checked."
     if plan.shape.world_size == 1 or any(word in MODES for word in plan.job.launcher_args):
         return note
     return (
-        f"{note} The job trains by DDP; for an engine that the file names add "
+        f"{note} The job trains with DDP; for the engine in the file add "
         "--launcher-arg=--use_fsdp, --use_deepspeed or --use_megatron_lm."
     )
 
@@ -114,17 +111,17 @@ def _missing(plan: Plan, named: str, scheduler: str) -> str:
 def _check_words(plan: Plan) -> None:
     for option, ours in OURS.items():
         if (value := _option(plan, option)) is not None:
-            hint = f"Use {ours} instead." if ours else "Leave it out: each node gets its own."
-            raise JobError(f"--launcher-arg={option}={value}: allranks gives this itself.\n{hint}")
+            hint = f"Use {ours} instead." if ours else "Leave it out: every node gets its own."
+            raise JobError(f"--launcher-arg={option}={value}: allranks sets this itself.\n{hint}")
     if "--cpu" in plan.job.launcher_args and plan.shape.world_size > 1:
         raise JobError(
             f"--launcher-arg=--cpu: accelerate then starts one process, not {plan.shape.world_size}."
-            "\nLeave it out: a job without GPUs trains on the CPUs by itself."
+            "\nLeave it out: a job without GPUs trains on CPUs anyway."
         )
 
 
 def _contradictions(plan: Plan, file: AccelerateFile) -> Iterator[tuple[str, str]]:
-    """What the file says against the job, with what to do about it."""
+    """Yield each contradiction of the file to the job, with what to change."""
     other = "Choose another file: --launcher-arg=--config_file=FILE"
     gpus, ranks = plan.shape.gpus_per_node.count, plan.shape.ranks_per_node
     where = file.values.get("compute_environment", "LOCAL_MACHINE")
@@ -132,28 +129,28 @@ def _contradictions(plan: Plan, file: AccelerateFile) -> Iterator[tuple[str, str
         yield f"compute_environment is {where}, but the job runs here or on Slurm.", other
     if file.kind in ("XLA", "TPU"):
         yield f"distributed_type is {file.kind} (TPUs), but the job has {_ranks(plan)}.", other
-    if gpus and plan.shape.world_size == 1 and file.says("use_cpu"):
+    if gpus and plan.shape.world_size == 1 and file.is_true("use_cpu"):
         change = f"Set use_cpu: false there, or use --gpus-per-node 0.\n{other}"
         yield f"use_cpu is true, but the job has {_ranks(plan)}.", change
     ids = file.values.get("gpu_ids", "all")
     if gpus and ids != "all" and len(ids.split(",")) < ranks and not _option(plan, "--gpu_ids"):
         change = "Set gpu_ids: all there, or add --launcher-arg=--gpu_ids=all"
         yield f"gpu_ids is {ids}, but the job has {ranks} ranks on each node.", change
-    if plan.shape.nodes > 1 and file.says("same_network") and plan.job.rendezvous == "c10d":
+    if plan.shape.nodes > 1 and file.is_true("same_network") and plan.job.rendezvous == "c10d":
         change = "Set same_network: false there, or use --rendezvous static."
-        yield "same_network is true, with which the nodes do not meet by --rendezvous c10d.", change
+        yield "same_network is true, which does not work with --rendezvous c10d.", change
 
 
 def _on_gpus(plan: Plan, file: AccelerateFile) -> Iterator[str]:
-    """Words about CPUs that accelerate leaves alone, as the job says ``--multi_gpu`` or an engine."""
-    said = ["use_cpu: true"] if file.says("use_cpu") else []
+    """Yield a note about CPU settings without effect, as the job passes ``--multi_gpu`` or an engine."""
+    said = ["use_cpu: true"] if file.is_true("use_cpu") else []
     said += ["distributed_type: MULTI_CPU"] if file.kind == "MULTI_CPU" else []
     if said and plan.shape.gpus_per_node.count:
-        yield f"{file.path} has {' and '.join(said)}; the job trains on its GPUs all the same."
+        yield f"{file.path} has {' and '.join(said)}; the job still trains on its GPUs."
 
 
 def _other_sizes(plan: Plan, file: AccelerateFile) -> Iterator[tuple[str, str]]:
-    """Sizes of a file that the user named for this job, where the job has others."""
+    """Yield the sizes in a file given for this job that differ from the job's."""
     job = {
         "num_machines": (plan.shape.nodes, "--nodes"),
         "num_processes": (plan.shape.world_size, "--nprocs"),
@@ -161,7 +158,7 @@ def _other_sizes(plan: Plan, file: AccelerateFile) -> Iterator[tuple[str, str]]:
     for key, (size, option) in job.items():
         said = file.values.get(key, str(size))
         if said not in (str(size), "-1"):
-            change = f"Remove that line there (the job's size holds then), or use {option} {said}."
+            change = f"Remove that line (then the job's size is used), or use {option} {said}."
             yield f"{key} is {said}, but the job has {size}.", change
 
 
@@ -173,7 +170,7 @@ def _ranks(plan: Plan) -> str:
 
 
 def _option(plan: Plan, name: str) -> str | None:
-    """The value of an option in the launcher's words, however it is written."""
+    """Return the value of an option in the launcher's arguments, in either spelling."""
     words = plan.job.launcher_args
     spelled = (name, name.replace("_", "-"))
     for index, word in enumerate(words):
@@ -184,37 +181,28 @@ def _option(plan: Plan, name: str) -> str | None:
 
 
 def _default(plan: Plan) -> Path:
-    """The one name that accelerate looks for; it does not read a ``default_config.json`` beside it."""
+    """Return the default file of accelerate, which does not read ``default_config.json``."""
     env = {**os.environ, **plan.job.env}
     cache = env.get("XDG_CACHE_HOME") or "~/.cache"
     home = env.get("HF_HOME") or f"{cache}/huggingface"
     return Path(home).expanduser() / "accelerate" / "default_config.yaml"
 
 
-def _of_yaml(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The flat part of a YAML file; what is indented belongs to the key above it."""
+def _of_yaml(text: str) -> dict[str, str]:
+    """Return the scalars at the top level of a YAML file."""
     values: dict[str, str] = {}
-    blocks: dict[str, str] = {}
-    key = ""
     for line in text.splitlines():
-        match = _KEY.match(_COMMENT.sub("", line).rstrip())
-        if match is None:
-            if key and line.startswith((" ", "\t", "-")):
-                blocks[key] = blocks.get(key, "") + line + "\n"
-            continue
-        key, value = match["key"], (match["value"] or "").strip().strip("'\"")
-        if value and value not in ("null", "~", "{}", "[]"):
-            values[key] = value
-    return values, blocks
+        if match := _KEY.match(_COMMENT.sub("", line).rstrip()):
+            value = (match["value"] or "").strip().strip("'\"")
+            if value and value not in ("null", "~", "{}", "[]"):
+                values[match["key"]] = value
+    return values
 
 
-def _of_json(found: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """The same of a JSON file, values as YAML writes them."""
-    values: dict[str, str] = {}
-    blocks: dict[str, str] = {}
-    for key, value in found.items() if isinstance(found, dict) else ():
-        if isinstance(value, (dict, list)):
-            blocks.update({key: json.dumps(value)} if value else {})
-        elif value not in (None, ""):
-            values[key] = value if isinstance(value, str) else json.dumps(value)
-    return values, blocks
+def _of_json(found: Any) -> dict[str, str]:
+    """Return the scalars at the top level of a JSON file, written as in YAML."""
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in (found.items() if isinstance(found, dict) else ())
+        if value not in (None, "") and not isinstance(value, (dict, list))
+    }

@@ -1,7 +1,7 @@
-"""DeepSpeed's configuration file, looked at before the job starts.
+"""DeepSpeed's configuration file, checked before the job starts.
 
-People write comments and spare commas into it. Some tools take them and some do not, so a job gets a
-copy that is JSON; and a batch size that does not fit the number of processes is told now, not by an
+Users write comments and trailing commas into it, which some tools accept and some do not: a job gets a
+copy that is strict JSON. A batch size that does not fit the number of processes is an error now, not an
 assertion in every rank after hours in the queue.
 """
 
@@ -22,7 +22,7 @@ from allranks.job.plan import Plan
 CONFIG = ("--deepspeed_config", "--deepspeed-config")
 """DeepSpeed's own option. Transformers names the file by ``--deepspeed``, which is a flag elsewhere."""
 
-# With one of these (None: a ``**``) the call says more than ``args``, so the file may not be all.
+# With one of these (None: a ``**``) the call has more settings than the file.
 _BESIDE_THE_FILE = {None, "config", "config_params", "mpu", "mesh_device", "mesh_param"}
 # With a model that is split over ranks, fewer batches are in flight than there are processes.
 _SPLITS = re.compile(
@@ -38,18 +38,18 @@ TRAIN, MICRO, ACCUMULATION = SIZES = (
 
 @dataclass(frozen=True)
 class _Named:
-    """A file that the script's arguments name, and the word that does."""
+    """A configuration file in the script's arguments."""
 
     index: int
     option: str
     prefix: str
-    """What stands before the path in that word: ``--deepspeed_config=`` or nothing."""
+    """The text before the path in that argument: ``--deepspeed_config=`` or nothing."""
     value: str
     path: Path
 
 
 def check_deepspeed_config(plan: Plan, scheduler: str) -> tuple[str, ...]:
-    """What a user should know of the file; raises where the job cannot start with it."""
+    """Return notes about the file; raise if the job cannot start with it."""
     notes: list[str] = []
     for named in _named(plan):
         if named.path.is_file():
@@ -58,13 +58,13 @@ def check_deepspeed_config(plan: Plan, scheduler: str) -> tuple[str, ...]:
             raise UsageError(f"There is no file {named.value} ({named.option}) to read.")
         else:
             notes.append(
-                f"{named.value} ({named.option}) is not here, so nothing of it is checked."
+                f"{named.value} ({named.option}) does not exist here, so it is not checked."
             )
     return tuple(notes)
 
 
 def with_strict_copies(plan: Plan, folder: Path) -> tuple[str, ...]:
-    """The script's arguments; a file that is not JSON is replaced by a corrected copy in ``folder``."""
+    """Return the script's arguments, with a strict copy in ``folder`` for a file that is not JSON."""
     args = list(plan.job.args)
     if plan.job.container and not plan.agent:  # then the container does not see the folder
         return tuple(args)
@@ -123,9 +123,9 @@ def _check(plan: Plan, named: _Named) -> Iterator[str]:
             return
         value, corrections = _hjson(text, named, error, loads), []
     if corrections:
-        yield _told(named, corrections)
+        yield _corrected_note(named, corrections)
     if not isinstance(value, dict):
-        raise UsageError(f"{named.value} holds no object: DeepSpeed's settings stand in {{ }}.")
+        raise UsageError(f"{named.value} has no object: DeepSpeed's settings are in {{ }}.")
     if why := _wrong_batch(value, plan, named):
         if not _sure(plan, named, value):
             yield f"{named.value}: {why}"
@@ -134,7 +134,7 @@ def _check(plan: Plan, named: _Named) -> Iterator[str]:
 
 
 def _hjson_reader() -> Callable[[str], Any] | None:
-    """DeepSpeed's own reader, which allows still more. A login node may have no such thing."""
+    """Return DeepSpeed's own reader, which allows more; a login node may not have it."""
     try:
         loads: Callable[[str], Any] = importlib.import_module("hjson").loads
     except ImportError:
@@ -145,7 +145,7 @@ def _hjson_reader() -> Callable[[str], Any] | None:
 def _hjson(
     text: str, named: _Named, error: LenientJSONError, loads: Callable[[str], Any] | None
 ) -> dict[str, Any]:
-    """What DeepSpeed would read; transformers takes JSON alone."""
+    """Return what DeepSpeed would read; transformers reads JSON only."""
     try:
         value = loads(text) if loads and named.option in CONFIG else None
     except ValueError:
@@ -155,23 +155,23 @@ def _hjson(
     raise UsageError(f"{named.value} is not JSON: {error}") from None
 
 
-def _told(named: _Named, corrections: list[Correction]) -> str:
+def _corrected_note(named: _Named, corrections: list[Correction]) -> str:
     shown = ", ".join(f"line {each.line}: {each.what}" for each in corrections[:4])
     more = f" and {len(corrections) - 4} more" if len(corrections) > 4 else ""
     return (
         f"{named.value} is not strict JSON ({shown}{more}). "
-        "What is run or submitted gets a corrected copy, in its run folder."
+        "The job gets a corrected copy in its run folder."
     )
 
 
 def _wrong_batch(value: dict[str, Any], plan: Plan, named: _Named) -> str | None:
-    """Why DeepSpeed would refuse the batch sizes, or None."""
+    """Return why DeepSpeed would refuse the batch sizes, or None."""
     if not plan.launcher.supervised or "elasticity" in value:
-        return None  # the number of processes is the script's affair, or DeepSpeed's
+        return None  # the script or DeepSpeed decides on the number of processes
     train, micro, steps = (value.get(name) for name in SIZES)
     if train is None and micro is None:
         return (
-            f"it has neither {TRAIN} nor {MICRO}; DeepSpeed wants one of them.\n"
+            f"it has neither {TRAIN} nor {MICRO}; DeepSpeed needs one of them.\n"
             f'Add the batch of one process: "{MICRO}": 16'
         ) if named.option in CONFIG else None  # fmt: skip
     given = [size for size in (train, micro, steps) if size is not None]
@@ -190,7 +190,7 @@ def _mismatch(train: int, micro: int | None, steps: int | None, world: int) -> s
     factors += [f"{ACCUMULATION} {steps}"] if steps else []
     terms = " × ".join([*factors, f"{world} processes"])
     if micro and steps:
-        change = f"Set {TRAIN} to {product}, or leave it out: DeepSpeed then works it out."
+        change = f"Set {TRAIN} to {product}, or leave it out: DeepSpeed then computes it."
         if train % (steps * world) == 0:
             change += f" Or set {MICRO} to {train // (steps * world)}."
         elif train % (micro * world) == 0:
@@ -201,7 +201,7 @@ def _mismatch(train: int, micro: int | None, steps: int | None, world: int) -> s
 
 
 def _sure(plan: Plan, named: _Named, value: dict[str, Any]) -> bool:
-    """Whether the file alone settles the sizes, and every process has a batch of its own."""
+    """Whether the file alone sets the sizes, and every process has its own batch."""
     sources = [path.read_bytes() for path in (plan.imports.files if plan.imports else ())]
     texts = [*value, *(source.decode("utf-8", "replace") for source in sources)]
     if any(_SPLITS.search(text) for text in texts):
@@ -216,7 +216,7 @@ def _sure(plan: Plan, named: _Named, value: dict[str, Any]) -> bool:
 
 
 def _engine_calls(source: bytes) -> Iterator[set[str | None]]:
-    """The keywords of each ``deepspeed.initialize(…)``."""
+    """Yield the keywords of each call of ``deepspeed.initialize``."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "deepspeed.initialize":
             yield {keyword.arg for keyword in node.keywords}

@@ -1,7 +1,6 @@
-"""What nobody gave, worked out from what was given, with the reason.
+"""Derivation of the values that the user did not set, each with its reason.
 
-The rule of thumb behind it: one rank per GPU, and the CPUs and memory of a job in the same proportion
-to the node as its GPUs.
+By default there is one rank per GPU, and a job gets CPUs and memory of a node in proportion to its GPUs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NO_GPUS = Gpus(0)
 
 
 class Derivation:
-    """Settles the values of one job, one question after the other, noting each answer's origin."""
+    """Derives the missing values of one job and records the origin of each."""
 
     def __init__(
         self, job: Job, origins: dict[str, Origin], site: Site | None, scheduler: str
@@ -45,16 +44,16 @@ class Derivation:
         self.notes: list[str] = []
 
     def plan(self) -> Plan:
-        """Every question in the order in which the answers build on each other."""
+        """Derive the values in the order in which they depend on each other."""
         job = self.job
         if not job.script:
-            raise JobError("There is nothing to run. Name a script: allranks submit train.py")
+            raise JobError("No script was given. Name one: allranks submit train.py")
         self.imports = self._scan(job.script)
         self.framework = self._framework()
         self.launcher = self._launcher()
         if self.scheduler == "slurm":
             self.launcher.check(job)
-        nodes = job.nodes or self._derive("nodes", 1, "nobody asked for more")
+        nodes = job.nodes or self._derive("nodes", 1, "the default")
         gpus = self._gpus()
         ranks = self._ranks(nodes, gpus)
         tasks = self._tasks(ranks)
@@ -89,7 +88,7 @@ class Derivation:
         return scan(path) if not self.job.module and path.is_file() else None
 
     def _local_rank_option(self) -> str | None:
-        """How the script spells the option that older launchers pass, if it takes it at all."""
+        """Return the script's spelling of the option that older launchers pass, if it has one."""
         for path in self.imports.files if self.imports else ():
             text = path.read_text("utf-8", "replace")
             for word in ("local_rank", "local-rank"):
@@ -110,17 +109,17 @@ class Derivation:
             return LAUNCHERS[asked]
         if self.scheduler == "local":
             return LAUNCHERS[self._derive("launcher", *self._local_launcher())]
-        name, why = "srun", "Slurm starts, binds and ends one task per rank; nothing else is needed"
+        name, why = "srun", "Slurm starts, binds and ends one task per rank"
         if self.framework == "horovod":
             name, why = "horovod", f"{job.script} imports horovod"
         elif job.tasks_per_node == 1 and self._several_ranks():
-            name, why = "torchrun", "one task per node is asked for, with several ranks on it"
+            name, why = "torchrun", "--tasks-per-node 1 with several ranks per node"
         return LAUNCHERS[self._derive("launcher", name, why)]
 
     def _local_launcher(self) -> tuple[str, str]:
         if self.framework == "horovod":
             return "horovod", f"{self.job.script} imports horovod"
-        return "fork", "one parent imports once and forks the ranks of this machine"
+        return "fork", "one process imports the framework and forks the ranks of this machine"
 
     def _several_ranks(self) -> bool:
         job = self.job
@@ -132,7 +131,7 @@ class Derivation:
         if job.gpus_per_node and job.gpus_per_task:
             raise JobError(
                 f"--gpus-per-node {job.gpus_per_node} and --gpus-per-task {job.gpus_per_task} "
-                "are two ways to say one thing. Keep one of them."
+                "exclude each other. Keep one of them."
             )
         return job.gpus_per_node or job.gpus_per_task or NO_GPUS
 
@@ -142,7 +141,7 @@ class Derivation:
             if job.nprocs % nodes:
                 low, high = job.nprocs // nodes * nodes, -(-job.nprocs // nodes) * nodes
                 raise JobError(
-                    f"--nprocs {job.nprocs} ranks cannot be shared evenly by {nodes} nodes.\n"
+                    f"--nprocs {job.nprocs} ranks cannot be divided evenly among {nodes} nodes.\n"
                     f"Use --nprocs {low or high}" + (f" or {high}." if low else ".")
                 )
             return job.nprocs // nodes
@@ -169,7 +168,7 @@ class Derivation:
                 )
             raise JobError(
                 f"--tasks-per-node {job.tasks_per_node} with --launcher {self.launcher.name}: it starts "
-                f"the ranks of a node itself, so it wants one task per node.\n"
+                f"the ranks of a node itself and needs one task per node.\n"
                 f"Leave --tasks-per-node out, or use --launcher srun."
             )
         if not job.tasks_per_node:
@@ -178,7 +177,7 @@ class Derivation:
         return wanted
 
     def _resources(self, shape: JobShape) -> JobShape:
-        """CPUs and memory: what was given, else the share of the node."""
+        """Add CPUs and memory: as given, else in proportion to the GPUs."""
         job, node = self.job, self._node_shape(shape)
         cpus, memory = job.cpus_per_task, job.memory
         if node is not None and (shape.gpus_per_node.count or job.exclusive):
@@ -192,18 +191,18 @@ class Derivation:
                 memory = self._derive("memory", part.memory, part.why)
         if cpus is None and shape.gpus_per_node.count and self.scheduler == "slurm":
             self.notes.append(
-                "The node's shape is not known, so CPUs are left to Slurm (often 1 per task). Give "
+                "The CPUs of a node are unknown, so Slurm's default applies (often 1 per task). Use "
                 f"{flag('cpus_per_task')}, or {flag('site')} (see `allranks sites`)."
             )
         return replace(shape, cpus_per_task=cpus, memory=memory)
 
     def _share(self, node: NodeShape, gpus: int) -> NodeShare:
         if self.job.exclusive:
-            return NodeShare(node.usable_cpus, 0, "the whole node, as it is exclusive")
+            return NodeShare(node.usable_cpus, 0, "the whole node, as --exclusive is given")
         return share_of_node(node, gpus)
 
     def _node_shape(self, shape: JobShape) -> NodeShape | None:
-        """The kind of node that the job will get, where the site tells."""
+        """Return the kind of node that the job will get, if the site describes it."""
         if self.site is None or not self.site.partitions or self.scheduler != "slurm":
             return None
         request = self._request(shape)
@@ -240,7 +239,7 @@ class Derivation:
         if missing := [name for name in site.requires if not getattr(self.job, name, None)]:
             options = " and ".join(flag(name) for name in missing)
             raise JobError(
-                f"Site {site.name} wants {options}. Give it, or put it in allranks.toml."
+                f"Site {site.name} requires {options}. Add it to the command or to allranks.toml."
             )
         select_partition(site, self._request(shape))
 
@@ -248,7 +247,7 @@ class Derivation:
 def derive(
     job: Job, origins: dict[str, Origin], site: Site | None = None, scheduler: str = "slurm"
 ) -> Plan:
-    """The plan of a job on a site, for ``slurm`` or for this machine (``local``)."""
+    """Return the plan of a job on a site, for ``slurm`` or for this machine (``local``)."""
     return Derivation(job, origins, site, scheduler).plan()
 
 

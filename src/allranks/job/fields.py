@@ -1,8 +1,8 @@
-"""The Job: every value that a user can give, in one table.
+"""The Job: every value that a user can set, in one table.
 
 The command's options, the keys of ``allranks.toml``, the arguments of ``Job(...)``, the reference page
-and the ``#SBATCH`` lines are all read from here. A field that nobody gives is ``None`` (or empty) and
-is derived later, see ``derive.py``.
+and the ``#SBATCH`` lines are all generated from it. A field without a value is ``None`` (or empty) and is
+derived later, see ``derivation.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUPS = ("What to run", "How much", "Queue", "Launch", "Environment", "Run fold
 
 @dataclass(frozen=True)
 class FieldOption:
-    """What the command line, the files and the docs need to know of a field."""
+    """The properties of a field on the command line, in files and in the docs."""
 
     help: str
     group: str
@@ -31,14 +31,14 @@ class FieldOption:
     many: bool = False
     flag: bool = False
     directive: str | None = None
-    """The sbatch option that carries the value, where it goes there unchanged."""
+    """The sbatch option that takes the value unchanged."""
     short: str | None = None
     spelling: str | None = None
-    """The option's name where it is not the field's."""
+    """The option's name if it is not the field's."""
 
 
 def option(help: str, group: str, **how: Any) -> Any:  # noqa: A002
-    """A field of Job, with what the command needs to know of it."""
+    """Return a dataclass field of Job with its properties."""
     spec = FieldOption(help, group, **how)
     empty: dict[str, Any] = {}
     if spec.many:
@@ -81,35 +81,39 @@ class Job:
     module: bool | None = _what(
         "SCRIPT is a module name, as with python -m.", parse=parse.switch, flag=True, short="m"
     )
-    python: str | None = _what("The interpreter of the job [default: python].", metavar="PROGRAM")
-    chdir: str | None = _what("Folder to run in [default: here].", metavar="DIR")
-    site: str | None = _what("Cluster to build for: a name or a site file.", metavar="NAME")
+    python: str | None = _what(
+        "Python interpreter of the job [default: python].", metavar="PROGRAM"
+    )
+    chdir: str | None = _what("Working directory [default: the current one].", metavar="DIR")
+    site: str | None = _what("Cluster: a site name or a site file.", metavar="NAME")
 
-    nodes: int | None = _much("Machines [default: 1].", parse=parse.count, metavar="N", short="N")
+    nodes: int | None = _much(
+        "Number of nodes [default: 1].", parse=parse.count, metavar="N", short="N"
+    )
     gpus_per_node: Gpus | None = _much(
-        "GPUs on each machine; typed too: A100:2.", parse=Gpus.parse, metavar="[TYPE:]N"
+        "GPUs per node, with an optional type: A100:2.", parse=Gpus.parse, metavar="[TYPE:]N"
     )
     gpus_per_task: Gpus | None = _much(
-        "GPUs bound to each Slurm task, in place of --gpus-per-node.",
+        "GPUs per Slurm task, instead of --gpus-per-node.",
         parse=Gpus.parse,
         metavar="[TYPE:]N",
     )
     nprocs: int | None = _much(
-        "Ranks in all [default: one per GPU].", parse=parse.count, metavar="N", short="n"
+        "Total number of ranks [default: one per GPU].", parse=parse.count, metavar="N", short="n"
     )
     tasks_per_node: int | None = _much(
-        "Slurm tasks on each machine [default: as the launcher needs].",
+        "Slurm tasks per node [default: what the launcher needs].",
         parse=parse.count,
         metavar="N",
     )
     cpus_per_task: int | None = _much(
-        "CPUs of each Slurm task [default: the GPUs' share of the node].",
+        "CPUs per Slurm task [default: in proportion to the GPUs].",
         parse=parse.count,
         metavar="N",
         short="c",
     )
     memory: int | None = _much(
-        "Memory on each machine: 64G; 0 is all [default: the GPUs' share].",
+        "Memory per node: 64G; 0 for all [default: in proportion to the GPUs].",
         parse=parse_memory,
         metavar="SIZE",
     )
@@ -117,44 +121,48 @@ class Job:
         "Time limit: 2h, 90m, 12:00:00, 0-03:00.", parse=parse_time, metavar="TIME", short="t"
     )
 
-    name: str | None = _queue("Name of the job [default: the script's].", "job-name", short="J")
+    name: str | None = _queue("Job name [default: the script's name].", "job-name", short="J")
     partition: str | None = _queue("Partition (queue).", "partition", short="p")
     account: str | None = _queue("Account (project) to charge.", "account", short="A")
     qos: str | None = _queue("Quality of service.", "qos")
-    constraint: str | None = _queue("Node features wanted.", "constraint", short="C")
+    constraint: str | None = _queue("Required node features.", "constraint", short="C")
     reservation: str | None = _queue("Reservation to use.", "reservation")
-    exclusive: bool | None = _queue("Share the nodes with nobody.", parse=parse.switch, flag=True)
-    nodelist: str | None = _queue("Nodes that must be part of it.", "nodelist", short="w")
-    exclude: str | None = _queue("Nodes to keep away from.", "exclude", short="x")
+    exclusive: bool | None = _queue(
+        "Do not share the nodes with other jobs.", parse=parse.switch, flag=True
+    )
+    nodelist: str | None = _queue("Nodes that the allocation must contain.", "nodelist", short="w")
+    exclude: str | None = _queue("Nodes to exclude.", "exclude", short="x")
     array: str | None = _queue("Job array: 0-9, 1-20%4.", "array", short="a")
     dependency: str | None = _queue("Start after other jobs: afterok:123.", "dependency", short="d")
-    comment: str | None = _queue("A comment, kept by Slurm.", "comment")
+    comment: str | None = _queue("Comment that Slurm stores with the job.", "comment")
     mail_type: str | None = _queue("When to send mail: END,FAIL.", "mail-type")
-    mail_user: str | None = _queue("Whom to send mail.", "mail-user")
+    mail_user: str | None = _queue("Recipient of the mail.", "mail-user")
     wait_all_nodes: bool | None = _queue(
-        "Start when every node is up.", parse=parse.switch, flag=True
+        "Wait until all nodes are up before the script starts.", parse=parse.switch, flag=True
     )
     signal: str | None = _queue(
         "Signal before the time limit: B:USR1@120.", "signal", parse=parse.signal
     )
     requeue: bool | None = _queue(
-        "Go on by itself after the time limit, a preemption or the loss of a node.",
+        "Requeue and resume after the time limit, a preemption or a node failure.",
         parse=parse.switch,
         flag=True,
     )
     max_attempts: int | None = _queue(
-        "Attempts in all after which --requeue ends [default: 100].", parse=parse.count, metavar="N"
+        "Total number of attempts with --requeue or --restarts [default: 100].",
+        parse=parse.count,
+        metavar="N",
     )
     max_no_progress: int | None = _queue(
-        "Attempts in a row without a newer checkpoint after which it stops [default: 3].",
+        "Stop after N consecutive attempts without a newer checkpoint [default: 3].",
         parse=parse.count,
         metavar="N",
     )
     output: str | None = _queue(
-        "Slurm's log [default: in the run folder].", metavar="PATTERN", short="o"
+        "Log file of the Slurm job [default: in the run folder].", metavar="PATTERN", short="o"
     )
     error: str | None = _queue(
-        "Slurm's log of stderr [default: with --output].", "error", metavar="PATTERN", short="e"
+        "Log file of its stderr [default: same as --output].", "error", metavar="PATTERN", short="e"
     )
     sbatch: Mapping[str, str] = _queue(
         "Any other sbatch option.", parse=parse.directives, many=True, metavar="KEY=VALUE"
@@ -167,38 +175,40 @@ class Job:
         short="l",
     )
     launcher_args: tuple[str, ...] = _launch(
-        "A further word for the launcher's own command.",
+        "Further argument of the launcher's command.",
         parse=parse.texts, many=True, metavar="WORD", spelling="launcher-arg",
     )  # fmt: skip
     rendezvous: str | None = _launch(
-        "How torchrun and accelerate meet: c10d or static [default: c10d].",
+        "Rendezvous of torchrun and accelerate: c10d or static [default: c10d].",
         parse=parse.one_of("c10d", "static"),
         metavar="KIND",
     )
     framework: str | None = _launch(
-        "Which variables the ranks get: " + ", ".join(FRAMEWORKS) + " [default: auto].",
+        "Framework whose variables the ranks get: " + ", ".join(FRAMEWORKS) + " [default: auto].",
         parse=parse.one_of(*FRAMEWORKS),
         metavar="NAME",
     )
-    head: str | None = _launch("Node that ranks meet on [default: the first].", metavar="NODE")
-    interface: str | None = _launch("Network interface [default: by route].", metavar="NAME")
-    port: int | None = _launch(
-        "Port that ranks meet on [default: a free one].", parse=parse.port, metavar="N"
+    head: str | None = _launch(
+        "Node of MASTER_ADDR and rank 0 [default: the first].", metavar="NODE"
     )
+    interface: str | None = _launch(
+        "Network interface of MASTER_ADDR [default: by route].", metavar="NAME"
+    )
+    port: int | None = _launch("MASTER_PORT [default: a free port].", parse=parse.port, metavar="N")
     distribution: str | None = _launch(
-        "Order of ranks over nodes: block, cyclic, … [default: block].", metavar="KIND"
+        "Distribution of ranks over nodes: block, cyclic, … [default: block].", metavar="KIND"
     )
     mpi: str | None = _launch(
-        "MPI plug-in for srun (pmix, pmi2), or mpirun's family (openmpi, mpich, intel).",
+        "MPI plugin for srun (pmix, pmi2), or the MPI of mpirun (openmpi, mpich, intel).",
         metavar="KIND",
     )
     bind: str | None = _launch(
-        "CPUs of a rank: auto (near its GPU), none, or one list per local rank: '0-7;8-15'.",
+        "CPU binding: auto (near the GPU), none, or one list per local rank: '0-7;8-15'.",
         parse=parse.binding,
         metavar="KIND",
     )
     restarts: int | None = _launch(
-        "How often crashed ranks are started again in place [default: 0].",
+        "How many times failed ranks are restarted in place [default: 0].",
         parse=parse.whole,
         metavar="N",
     )
@@ -211,25 +221,25 @@ class Job:
         metavar="MODULE",
     )
     module_purge: bool | None = _environment(
-        "Unload all modules first [default: yes, when any is loaded].",
+        "Run `module purge` first [default: yes, if --load is given].",
         parse=parse.switch,
         flag=True,
     )
     conda: str | None = _environment("Conda environment to activate.", metavar="NAME")
     conda_root: str | None = _environment(
-        "Where conda is installed [default: asked of conda].", metavar="DIR"
+        "Installation directory of conda [default: ask conda].", metavar="DIR"
     )
     venv: str | None = _environment("Virtual environment to activate.", metavar="DIR")
     uv: str | None = _environment("uv project whose .venv is activated.", metavar="DIR")
     setup: tuple[str, ...] = _environment(
-        "Shell script to source.", parse=parse.texts, many=True, metavar="FILE"
+        "Shell file to source.", parse=parse.texts, many=True, metavar="FILE"
     )
     setup_commands: tuple[str, ...] = _environment(
-        "Shell line to run as it is.",
+        "Shell command to run.",
         parse=parse.commands, many=True, spelling="setup-command", metavar="LINE",
     )  # fmt: skip
     setup_on: str | None = _environment(
-        "Where the set-up runs: batch (once) or node (in every task) [default: batch].",
+        "Where the setup runs: batch (once) or node (in every task) [default: batch].",
         parse=parse.one_of("batch", "node"),
         metavar="WHERE",
     )
@@ -243,32 +253,32 @@ class Job:
         metavar="NAME",
     )
     binds: tuple[str, ...] = _environment(
-        "Folder to show in the container: FROM[:TO[:ro]].",
+        "Directory to mount in the container: FROM[:TO[:ro]].",
         parse=parse.texts, many=True, spelling="mount", metavar="BIND",
     )  # fmt: skip
     container_args: tuple[str, ...] = _environment(
-        "A further word for the container's command.",
+        "Further argument of the container's command.",
         parse=parse.texts, many=True, spelling="container-arg", metavar="WORD",
     )  # fmt: skip
     container_setup: tuple[str, ...] = _environment(
-        "Shell line to run inside the container first.",
+        "Shell command to run in the container before the training.",
         parse=parse.commands, many=True, metavar="LINE",
     )  # fmt: skip
 
-    runs: str | None = _run("Folder that holds the runs [default: runs].", metavar="DIR")
+    runs: str | None = _run("Directory of the run folders [default: runs].", metavar="DIR")
     snapshot: str | None = _run(
-        "Keep the code: copy, reference or off [default: copy; for run, reference].",
+        "Save the code in the run folder: copy, reference or off [default: copy; for run, reference].",
         parse=parse.one_of("copy", "reference", "off"),
         metavar="MODE",
     )
     agent: bool | None = _run(
-        "allranks beside the ranks: a log per rank, the first error last [default: yes].",
+        "Run the allranks agent: a log per rank, the first error last [default: yes].",
         parse=parse.switch,
         flag=True,
     )
 
     def __post_init__(self) -> None:
-        """Read every value as a file or an option would, so that Python users get the same checks."""
+        """Parse every value as from a file or an option, so that Python users get the same checks."""
         for name, spec in options().items():
             value = getattr(self, name)
             if value is not None and value not in ((), {}):
@@ -279,11 +289,11 @@ class Job:
 
 
 def read(name: str, value: Any, spec: FieldOption) -> Any:
-    """The field's value, or an error that names the field."""
+    """Return the parsed value; an error names the field."""
     from allranks.errors import UsageError
 
     if spec.parse in (parse_time, parse_memory) and isinstance(value, int):
-        return value  # read already: seconds or mebibytes
+        return value  # parsed already: seconds or mebibytes
     try:
         return spec.parse(value)
     except UsageError as error:
@@ -291,7 +301,7 @@ def read(name: str, value: Any, spec: FieldOption) -> Any:
 
 
 def flag(name: str, spec: FieldOption | None = None) -> str:
-    """The option that gives a field: ``--gpus-per-node``."""
+    """Return the option of a field: ``--gpus-per-node``."""
     spec = spec or options()[name]
     return "--" + (spec.spelling or name.replace("_", "-"))
 
@@ -300,7 +310,7 @@ _OPTIONS: dict[str, FieldOption] = {}
 
 
 def options() -> dict[str, FieldOption]:
-    """The fields that options and files can give, by name."""
+    """Return the fields that options and files can set, by name."""
     if not _OPTIONS:
         _OPTIONS.update(
             {
@@ -313,6 +323,6 @@ def options() -> dict[str, FieldOption]:
 
 
 def empty(name: str) -> Any:
-    """The value of a field that nobody gave."""
+    """Return the value of a field that is not set."""
     item = Job.__dataclass_fields__[name]
     return item.default_factory() if item.default_factory is not MISSING else item.default

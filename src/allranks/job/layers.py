@@ -1,6 +1,6 @@
-"""Where values come from: the command line wins over the file, the file over the site.
+"""The layers of a job's values: the command line overrides the file, the file overrides the site.
 
-Each value keeps its origin, so that ``--explain`` can print it.
+Each value keeps its origin, which ``--explain`` prints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PATHS = (
 
 @dataclass(frozen=True)
 class JobLayer:
-    """Values from one place."""
+    """Values from one source."""
 
     source: str
     values: Mapping[str, Any]
@@ -38,7 +38,7 @@ class JobLayer:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value came from, and why it is what it is."""
+    """The source of a value, and the reason for a derived one."""
 
     source: str
     why: str = ""
@@ -48,7 +48,7 @@ class Origin:
 
 
 def merge(layers: list[JobLayer]) -> tuple[Job, dict[str, Origin]]:
-    """One job out of all layers, the last one strongest. Tables are merged key by key."""
+    """Merge layers into a job, the last one strongest; tables are merged key by key."""
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for layer in layers:
@@ -65,7 +65,7 @@ def merge(layers: list[JobLayer]) -> tuple[Job, dict[str, Origin]]:
 
 
 def file_layer(path: Path) -> JobLayer:
-    """The job in a TOML file: ``allranks.toml``, or the ``[tool.allranks]`` table of a pyproject."""
+    """Read the job in ``allranks.toml``, or in the ``[tool.allranks]`` table of a pyproject."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -81,7 +81,7 @@ def file_layer(path: Path) -> JobLayer:
 
 
 def site_layer(site: Site) -> JobLayer:
-    """The site's defaults for the job, its environment and its variables."""
+    """Return the site's defaults for the job, its environment and its variables."""
     values: dict[str, Any] = {**site.environment, **site.job}
     if site.variables:
         values["env"] = {**site.variables, **values.get("env", {})}
@@ -91,7 +91,7 @@ def site_layer(site: Site) -> JobLayer:
 
 
 def find_file(start: Path) -> Path | None:
-    """The nearest job file at or above a folder, not above the repository that holds it."""
+    """Return the nearest job file in a folder or its parents, up to the repository's root."""
     for folder in (start, *start.parents):
         if (folder / FILE).is_file():
             return folder / FILE
@@ -104,7 +104,7 @@ def find_file(start: Path) -> Path | None:
 
 
 def _known(data: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The values under the fields' own names. Slurm's dashes are taken; unknown keys are errors."""
+    """Return the values by field name; dashes are allowed in keys, unknown keys are errors."""
     names = (*options(), *_POSITIONAL)
     result: dict[str, Any] = {}
     for key, value in data.items():
@@ -119,7 +119,7 @@ def _known(data: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _beside(folder: Path, name: str, value: Any) -> Any:
-    """Paths of a file further up are meant from there, where they exist there."""
+    """Resolve paths of a file in a parent folder from that folder, if they exist there."""
     if isinstance(value, list):
         return [_beside(folder, name, item) for item in value]
     if name not in ("script", *_PATHS) or not isinstance(value, str) or not value:
@@ -129,14 +129,14 @@ def _beside(folder: Path, name: str, value: Any) -> Any:
 
 
 def _expand(value: Any) -> Any:
-    """``~`` and ``$HOME`` in a file's paths: no shell has seen them yet, and none will unquoted."""
+    """Expand ``~`` and ``$HOME`` in a file's paths, which no shell expands."""
     if isinstance(value, str):
         return os.path.expandvars(os.path.expanduser(value))  # noqa: PTH111
     return [_expand(item) for item in value] if isinstance(value, list) else value
 
 
 def given(job: Job) -> dict[str, Any]:
-    """The fields of a job that hold a value."""
+    """Return the fields of a job that are set."""
     return {
         name: value
         for name in (*_POSITIONAL, *options())

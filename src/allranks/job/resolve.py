@@ -1,4 +1,4 @@
-"""From what a user gave to a plan: site, file, then the user's own values, then the derivation."""
+"""Resolve a job to a plan: merge site, file and user values, then derive the rest."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def resolve(
     between: tuple[JobLayer, ...] = (),
     detect: bool = False,
 ) -> Plan:
-    """The plan of a job.
+    """Return the plan of a job.
 
-    ``between`` lies under the user's values (an allocation, this machine). ``detect`` asks the cluster
-    itself when no site file knows it.
+    ``between`` are layers below the user's values (an allocation, this machine). ``detect`` asks Slurm
+    about the cluster if there is no site file for it.
     """
     own = JobLayer(source, given(values) if isinstance(values, Job) else values)
     path = Path(config) if config else find_file(Path.cwd())
@@ -65,15 +65,15 @@ def _site(name: str | None, detect: bool) -> Site | None:
 
 
 def _check_script(job: Job) -> None:
-    """A missing file is told now, not after hours in the queue."""
+    """Report a missing script now, not after hours in the queue."""
     script = job.script
     if not script or job.module:
         return
     path = Path(job.chdir or ".", script)
     if job.chdir and not Path(job.chdir).is_dir():
-        raise UsageError(f"There is no folder {job.chdir} to run in (--chdir).")
+        raise UsageError(f"--chdir {job.chdir}: there is no such directory.")
     if path.is_dir():
-        raise UsageError(f"{script} is a folder. Name the training script in it.")
+        raise UsageError(f"{script} is a directory. Name the training script in it.")
     if not path.is_file():
         if "/" in script or script.endswith(".py"):
             raise UsageError(f"There is no script {script} in {path.parent.resolve()}.")
@@ -82,7 +82,7 @@ def _check_script(job: Job) -> None:
         "utf-8", "replace"
     ):
         raise JobError(
-            f"{script} is a job script of its own (it has #SBATCH lines).\n"
+            f"{script} is a job script (it has #SBATCH lines).\n"
             f"Submit it with: allranks submit {script}\n"
-            f"Or make it a job: allranks convert {script}"
+            f"Or convert it: allranks convert {script}"
         )

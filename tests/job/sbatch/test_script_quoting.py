@@ -235,5 +235,7 @@ def test_the_command_in_the_head_is_a_comment(stage: Stage, words: list[str]) ->
 def test_setup_on_node_runs_in_every_task(stage: Stage) -> None:
     plan = plan_of(modules=["a b"], setup_on="node", nprocs=2)
     assert run(stage, plan).of("module") == [("purge",), ("load", "a b")] * 2
-    once = replace(plan, launcher=LAUNCHERS["mpirun"])  # mpirun has no tasks of ours: the batch script does it
+    once = replace(
+        plan, launcher=LAUNCHERS["mpirun"]
+    )  # mpirun has no tasks of ours: the batch script does it
     assert run(stage, once).of("module") == [("purge",), ("load", "a b")]

@@ -62,7 +62,7 @@ class AccelerateLauncher(ElasticLauncher):
         if plan.shape.nodes == 1:
             # A file for several nodes may say c10d, which has no endpoint on one.
             return ["--rdzv_backend", "static"] if file and "rdzv_backend" in file.values else []
-        if plan.job.rendezvous == "static" or (file and file.says("same_network")):
+        if plan.job.rendezvous == "static" or (file and file.is_true("same_network")):
             # Only with --same_network does accelerate hand the machine rank and the address on.
             return ["--rdzv_backend", "static", "--same_network"]
         return ["--rdzv_backend", "c10d"]

@@ -35,7 +35,7 @@ def check(names: str) -> list[str]:
         f"wanted=({names})",
         'for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code',
         '  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then',
-        '    echo "module load $name: nothing of that name is loaded." >&2',
+        '    echo "module load $name: no such module was loaded." >&2',
         "    exit 1",
         "  fi",
         "done",
@@ -173,7 +173,7 @@ def test_an_old_module_command_that_hides_its_failure() -> None:
     for names in (["no"], ["gcc", "no"]):
         done = bash([old, *setup_lines(Job(modules=names)), "echo on"])
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == "module load no: nothing of that name is loaded.\n"
+        assert done.stderr == "module load no: no such module was loaded.\n"
     symbolic = "module() { LOADEDMODULES=gcc/12.2.0; }; MODULE_VERSION=3.2.10"
     assert bash([symbolic, *setup_lines(Job(modules=["gcc/12"])), "echo on"]).stdout == "on\n"
 

@@ -123,7 +123,12 @@ def test_an_unknown_node_is_noted() -> None:
             "torchrun",
             "--tasks-per-node 1 with several ranks",
         ),
-        ("slurm", {"tasks_per_node": 1, "nprocs": 2}, "torchrun", "--tasks-per-node 1 with several ranks"),
+        (
+            "slurm",
+            {"tasks_per_node": 1, "nprocs": 2},
+            "torchrun",
+            "--tasks-per-node 1 with several ranks",
+        ),
         ("slurm", {"tasks_per_node": 1}, "srun", "Slurm starts, binds"),
         (
             "local",

@@ -1,4 +1,4 @@
-"""From the options of a verb to a plan, the same way for run, submit and script."""
+"""From the options of a command to a plan, for run, submit and script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from allranks.schedulers.base import Scheduler
 
 
 def make_plan(parameters: dict[str, Any], scheduler: Scheduler, *, detect: bool = False) -> Plan:
-    """The plan of what was typed, explained and annotated on stderr as far as the user asked."""
+    """Return the plan of the options; print its notes, and with --explain its values, on stderr."""
     plan = scheduler.plan(given_values(parameters), config=parameters.get("config"), detect=detect)
     if parameters.get("explain"):
         show_explanation(plan)
@@ -30,7 +30,7 @@ def make_plan(parameters: dict[str, Any], scheduler: Scheduler, *, detect: bool 
 
 
 def show_explanation(plan: Plan) -> None:
-    """Each value with where it came from, then the notes."""
+    """Print each value with its origin."""
     rows = explain(plan)
     width = max((len(name) for name, _, _ in rows), default=0)
     value_width = min(max((len(value) for _, value, _ in rows), default=0), 28)
@@ -42,12 +42,12 @@ def show_explanation(plan: Plan) -> None:
 
 
 def made_by() -> str:
-    """The command line, for the head of the script."""
+    """Return the command line, for the head of the script."""
     return join(["allranks", *redact_words(sys.argv[1:])])
 
 
 def job_python() -> str:
-    """The interpreter of jobs on this machine: the activated environment's, else the command's own."""
+    """Return the interpreter of jobs here: the activated environment's, else the command's own."""
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = os.environ.get(variable)
         if prefix and (Path(prefix) / "bin/python").exists():

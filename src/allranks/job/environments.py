@@ -14,7 +14,7 @@ from allranks.job.fields import Job
 from allranks.job.plan import Plan
 
 MODULE_COMMAND = (
-    "# A batch shell is no login shell: it may not know the module command yet.",
+    "# A batch shell is not a login shell: it may not have the module command yet.",
     'for file in "${MODULESHOME-}/init/bash" /etc/profile.d/{modules,lmod,z00_lmod}.sh \\',
     "  /usr/share/{lmod/lmod,modules,Modules}/init/bash; do",
     "  if type -t module >/dev/null; then break; fi",
@@ -26,26 +26,26 @@ MODULE_COMMAND = (
     "fi",
 )
 
-PURGE = "module purge || true  # sticky modules stay, which Modules 5 calls an error"
+PURGE = "module purge || true  # Modules 5 reports sticky modules as an error"
 
 FIND_CONDA = (
-    'conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in its PATH',
+    'conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in PATH',
     'conda_root=$("$conda" info --base)',
 )
 
 CLEANING = frozenset({"--cleanenv", "-e", "--containall", "-C", "--compat"})
-"""Words by which a container starts without the variables outside."""
+"""Options by which a container starts without the variables of the job."""
 
 CARRIED = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "OMP_NUM_THREADS", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ACCELERATE_USE_CPU",
 )  # fmt: skip
 CARRIED_PREFIXES = ("ALLRANKS_", "SLURM_", "NCCL_", "GLOO_", "HOROVOD_", "PMI")
-"""What a rank cannot do without in such a container."""
+"""Variables that a rank needs in such a container."""
 
 
 def setup_lines(job: Job) -> list[str]:
-    """The lines that make the environment, outside the container if there is one."""
+    """Return the lines that set up the environment, outside the container if there is one."""
     lines: list[str] = []
     if job.modules:
         lines += MODULE_COMMAND
@@ -54,9 +54,9 @@ def setup_lines(job: Job) -> list[str]:
         lines += [join(["module", "load", name]) for name in job.modules]
         lines += [
             f"wanted=({join(job.modules)})",
-            'for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code',
+            'for name in "${wanted[@]}"; do  # Modules 3 always exits with 0',
             '  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then',
-            '    echo "module load $name: nothing of that name is loaded." >&2',
+            '    echo "module load $name: no such module was loaded." >&2',
             "    exit 1",
             "  fi",
             "done",
@@ -71,7 +71,7 @@ def setup_lines(job: Job) -> list[str]:
 
 
 def activation_lines(job: Job) -> list[str]:
-    """Conda, venv and uv: where Python comes from."""
+    """Return the lines that activate conda, venv or uv."""
     lines: list[str] = []
     if job.conda:
         root = quote(_file(job.conda_root)) if job.conda_root else '"$conda_root"'
@@ -88,9 +88,9 @@ def activation_lines(job: Job) -> list[str]:
 
 
 def variable_lines(job: Job) -> list[str]:
-    """The job's own environment variables. Secrets are not written down but must be there."""
+    """Return the lines for the job's variables; a secret is not written but must be set."""
     return [
-        f': "${{{name}:?a secret: set it where the job is submitted}}"'
+        f': "${{{name}:?a secret: set it in the shell that submits the job}}"'
         if holds_secret(name, value)
         else f"export {name}={quote(value)}"
         for name, value in job.env.items()
@@ -98,14 +98,14 @@ def variable_lines(job: Job) -> list[str]:
 
 
 def open_names(job: Job) -> list[str]:
-    """The job's variables that may be seen on a command line. PATH is the container's own affair."""
+    """Return the job's variables that are no secrets; PATH stays that of the container."""
     return [
         name for name, value in job.env.items() if name != "PATH" and not holds_secret(name, value)
     ]
 
 
 def inner_lines(job: Job) -> list[str]:
-    """What runs inside the container before the command."""
+    """Return the lines that run inside the container before the command."""
     return [*job.container_setup, *activation_lines(job)]
 
 
@@ -116,10 +116,10 @@ def cleans(job: Job) -> bool:
 
 
 def carry_lines(job: Job) -> list[str]:
-    """A function that gathers what must go in all the same, as words of ``env``.
+    """Return a function that collects the variables to pass into the container, as words of ``env``.
 
-    Not by the runtime's own APPTAINERENV_…, whose values a shell would expand; but secrets must not
-    stand on a command line.
+    Not by the runtime's own APPTAINERENV_…, whose values a shell would expand; except for secrets, which
+    must not be on a command line.
     """
     mine = open_names(job)
     secrets = [name for name in job.env if name not in (*mine, "PATH")]
@@ -127,21 +127,24 @@ def carry_lines(job: Job) -> list[str]:
     prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in CARRIED_PREFIXES)
     prefix = f"{(job.container_runtime or 'apptainer').upper()}ENV_"
     return [
-        "carry() {  # the container starts without our variables: those that the ranks need go in by name",
+        "carry() {  # the container starts without the job's variables: pass those that the ranks need",
         "  local name",
         "  carried=()",
         f"  for name in {join(names)} \\",
         f"    {prefixes}; do",
         '    if [[ -v $name ]]; then carried+=("$name=${!name}"); fi',
         "  done",
-        *(f'  export {prefix}{name}="${name}"  # a secret: on no command line' for name in secrets),
+        *(
+            f'  export {prefix}{name}="${name}"  # a secret: not on a command line'
+            for name in secrets
+        ),
         "}",
         "export -f carry",
     ]
 
 
 def apptainer_words(job: Job, vendor: str, gpus: bool, binds: list[Word]) -> list[Word]:
-    """``apptainer exec …`` up to the command."""
+    """Return ``apptainer exec …`` up to the command."""
     words: list[Word] = [job.container_runtime or "apptainer", "exec"]
     if gpus:
         words.append("--rocm" if vendor == "amd" else "--nv")
@@ -152,7 +155,7 @@ def apptainer_words(job: Job, vendor: str, gpus: bool, binds: list[Word]) -> lis
 
 
 def pyxis_options(job: Job, own: Raw) -> list[Word]:
-    """srun's options of the pyxis plug-in; ``own`` are the mounts that every job needs."""
+    """Return srun's options of the pyxis plugin; ``own`` are the mounts that every job needs."""
     mounts = [own, *(bind if ":" in bind else f"{bind}:{bind}" for bind in job.binds)]
     return [
         _image_option(job.container or ""),
@@ -163,13 +166,13 @@ def pyxis_options(job: Job, own: Raw) -> list[Word]:
 
 
 def _image_option(image: str) -> Word:
-    """pyxis takes what does not start with a slash or a dot for an image of a registry."""
+    """Name a file by its path: pyxis takes other names for images of a registry."""
     file = image.endswith((".sqsh", ".sqfs", ".squashfs")) and not image.startswith(("/", "."))
     return Raw(f'--container-image="$PWD"/{quote(image)}') if file else f"--container-image={image}"
 
 
 def inner_words(job: Job) -> list[Word]:
-    """``bash -c '… exec "$@"' inside`` when something must run inside first, else nothing."""
+    """Return ``bash -c '… exec "$@"' inside`` if something must run inside first, else nothing."""
     lines = inner_lines(job)
     if not lines:
         return []
@@ -177,7 +180,7 @@ def inner_words(job: Job) -> list[Word]:
 
 
 def _file(path: str) -> str:
-    """``source`` looks a plain name up in PATH and takes a dash for an option; a user means a file."""
+    """Return a path for ``source``, which searches PATH for a plain name and takes a dash for an option."""
     return path if "/" in path and not path.startswith("-") else f"./{path}"
 
 

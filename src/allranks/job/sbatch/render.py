@@ -1,7 +1,7 @@
-"""Plan → job script. A pure function: the same plan gives the same text.
+"""Plan → job script, a pure function: the same plan gives the same text.
 
-The script is plain bash in named parts, for a reader who has never seen allranks. What needs allranks
-on the nodes stands in a part of its own and steps aside where allranks is not installed.
+The script is plain bash in titled parts, for a reader who has never seen allranks. The part that needs
+allranks on the nodes is skipped where allranks is not installed.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ SHELLCHECK = [
 
 
 def render(plan: Plan, *, made_by: str = "", run_dir: str | None = None) -> str:
-    """The whole job script."""
+    """Return the whole job script."""
     output = f"{run_dir.replace('%', '%%')}/slurm-%j.out" if run_dir else "%x-%j.out"
     head = ["#!/bin/bash", *_header(made_by), "", *directive_lines(plan, output), ""]
     return "\n".join([*head, *SHELLCHECK, "set -eo pipefail", *body_lines(plan, run_dir)]) + "\n"
 
 
 def body_lines(plan: Plan, run_dir: str | None, step: Words = ()) -> list[str]:
-    """The script without directives; ``step`` are further words for srun."""
+    """Return the script without directives; ``step`` are further options of srun."""
     first_port = PORT_OF_RUN if step else PORT_OF_JOB
     if not follows_up(plan):
         return _titled(
@@ -91,7 +91,7 @@ def _looped(turn: list[str]) -> list[str]:
     return [
         "",
         "restarted=0",
-        "while :; do  # a turn is one attempt; crashed ranks are started again in the next",
+        "while :; do  # one attempt per iteration; failed ranks are restarted in the next",
         *(f"  {line}" if line else "" for line in turn[1:]),
         "done",
     ]
@@ -116,7 +116,7 @@ def _environment(plan: Plan) -> list[str]:
     lines = setup_lines(job) if not plan.setup_in_task else []
     lines += variable_lines(job)
     if plan.accelerate_needs_cpu:
-        lines.append("export ACCELERATE_USE_CPU=true  # else each rank would train alone")
+        lines.append("export ACCELERATE_USE_CPU=true  # else every rank would train separately")
     if "OMP_NUM_THREADS" not in job.env:
         lines.append(f"export OMP_NUM_THREADS={_threads(plan)}")
     if words := container_words(plan):
@@ -177,7 +177,7 @@ def _task(plan: Plan) -> list[str]:
     wrapped = inner_words(plan.job) if plan.uses_pyxis else container_words(plan)
     lines = [*task_lines(plan), *launcher.task_lines(plan)]
     if not launcher.survives_signals:
-        lines.append("trap '' USR1 USR2  # meant for the ranks; the launcher would die of them")
+        lines.append("trap '' USR1 USR2  # for the ranks; the launcher would die of them")
     if plan.setup_in_task:
         lines = ["set -eo pipefail", *setup_lines(plan.job), *lines]
     if cleans(plan.job):
@@ -192,7 +192,7 @@ def _task(plan: Plan) -> list[str]:
             )
         lines += ["local rank=()", f"if {present}; then rank=({agent}); fi"]
     words = launcher.task_words(plan)
-    # exec: a shell that stays would die of a signal that the rank has handled well.
+    # exec: a remaining shell would die of a signal that the rank handles.
     command = fold([["exec", *wrapped, *words[0]], *words[1:]], indent="    ")
     return ["task() {", *(f"  {line}" for line in lines), f"  {command}", "}", "export -f task"]
 

@@ -1,4 +1,4 @@
-"""The ``#SBATCH`` lines: one option a line, in Slurm's own quoting."""
+"""The ``#SBATCH`` lines: one option per line, in Slurm's own quoting."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _BARE = re.compile(r"[\w./:=,%@+~^*{}\[\]()&|!-]+", re.ASCII)
 
 
 def directive_lines(plan: Plan, output: str) -> list[str]:
-    """All directives of a plan; ``output`` is where Slurm's log goes if the job does not say."""
+    """Return all directives of a plan; ``output`` is the default of Slurm's log file."""
     values = {**_plain(plan), **_size(plan), **_flags(plan)}
     values.setdefault("output", plan.job.output or output)
-    _refuse_settled(plan.job.sbatch)
+    _refuse_sizes(plan.job.sbatch)
     values |= plan.job.sbatch
     return [directive(name, value) for name, value in values.items() if value is not None]
 
 
-_SETTLED = {
+_SIZES = {
     "nodes": "--nodes",
     "ntasks": "--nprocs",
     "ntasks-per-node": "--tasks-per-node",
@@ -31,20 +31,20 @@ _SETTLED = {
     "gpus-per-task": "--gpus-per-task",
     "gres": "--gpus-per-node",
 }
-"""Sizes that the rest of the script is reckoned from."""
+"""Sizes that the rest of the script depends on, and the options for them."""
 
 
-def _refuse_settled(given: Mapping[str, str]) -> None:
+def _refuse_sizes(given: Mapping[str, str]) -> None:
     for name in given:
-        if name in _SETTLED and not (name == "gres" and not given[name].startswith("gpu")):
+        if name in _SIZES and not (name == "gres" and not given[name].startswith("gpu")):
             raise JobError(
-                f"--sbatch {name}={given[name]} would contradict the ranks that the script starts.\n"
-                f"Use {_SETTLED[name]} instead."
+                f"--sbatch {name}={given[name]} would contradict the number of ranks in the script.\n"
+                f"Use {_SIZES[name]} instead."
             )
 
 
 def directive(name: str, value: str) -> str:
-    """One line. sbatch ends a line at a bare ``#`` and groups by quotes, so odd values are quoted."""
+    """Return one line; sbatch ends it at a bare ``#``, so unusual values are quoted."""
     return f"#SBATCH --{name}={_quote(value)}" if value != "" else f"#SBATCH --{name}"
 
 
@@ -56,7 +56,7 @@ def _quote(value: str) -> str:
 
 
 def _plain(plan: Plan) -> dict[str, str | None]:
-    """Fields that go to sbatch unchanged, by the table in ``job.fields``. Empty text takes one back."""
+    """Return fields that go to sbatch unchanged, by the table in ``job.fields``; empty text unsets one."""
     return {
         spec.directive: getattr(plan.job, name)
         for name, spec in options().items()
@@ -102,5 +102,5 @@ def _flags(plan: Plan) -> dict[str, str | None]:
     if job.requeue is not None:
         result["requeue" if job.requeue else "no-requeue"] = ""
     if job.requeue:
-        result["open-mode"] = "append"  # else a second life would erase the log of the first
+        result["open-mode"] = "append"  # else a second attempt would erase the log of the first
     return result

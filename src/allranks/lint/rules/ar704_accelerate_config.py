@@ -50,9 +50,9 @@ def check_config(file: ConfigFile, launch: Launched | None) -> Iterator[Finding]
             help=f"Write num_machines: {nodes}, or give --num_machines=$SLURM_NNODES.",
             severity=ERROR if launch.launch.certain else WARNING,
         )
-    elif nodes > 1 and not options.has("machine-rank") and not config.says("rdzv_backend"):
+    elif nodes > 1 and not options.has("machine-rank") and not config.is_true("rdzv_backend"):
         backend = options.text("rdzv-backend") or config.values.get("rdzv_backend", "static")
-        if backend == "static" or config.says("same_network"):
+        if backend == "static" or config.is_true("same_network"):
             yield RULE.at(
                 file.key_span("machine_rank"),
                 f"machine_rank is {config.values.get('machine_rank', '0')} for all {nodes} nodes: they never meet.",
@@ -60,7 +60,7 @@ def check_config(file: ConfigFile, launch: Launched | None) -> Iterator[Finding]
                 severity=ERROR if launch.launch.certain else WARNING,
             )
     backend = options.text("rdzv-backend") or config.values.get("rdzv_backend", "static")
-    if nodes > 1 and backend == "c10d" and config.says("same_network"):
+    if nodes > 1 and backend == "c10d" and config.is_true("same_network"):
         yield RULE.at(
             file.key_span("same_network"),
             "With same_network: true accelerate uses the machine rank even with c10d.",

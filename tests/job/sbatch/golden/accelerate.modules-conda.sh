@@ -39,7 +39,7 @@ printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "la
   >"$ALLRANKS_ATTEMPT_DIR/attempt.json"
 
 # --- Environment -------------------------------------------------------------
-# A batch shell is no login shell: it may not know the module command yet.
+# A batch shell is not a login shell: it may not have the module command yet.
 for file in "${MODULESHOME-}/init/bash" /etc/profile.d/{modules,lmod,z00_lmod}.sh \
   /usr/share/{lmod/lmod,modules,Modules}/init/bash; do
   if type -t module >/dev/null; then break; fi
@@ -49,17 +49,17 @@ if ! type -t module >/dev/null; then
   echo "No module command on $HOSTNAME: set MODULESHOME to where Modules or Lmod is installed." >&2
   exit 1
 fi
-module purge || true  # sticky modules stay, which Modules 5 calls an error
+module purge || true  # Modules 5 reports sticky modules as an error
 module load gcc/12
 module load cuda/12.4
 wanted=(gcc/12 cuda/12.4)
-for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code
+for name in "${wanted[@]}"; do  # Modules 3 always exits with 0
   if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then
-    echo "module load $name: nothing of that name is loaded." >&2
+    echo "module load $name: no such module was loaded." >&2
     exit 1
   fi
 done
-conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in its PATH
+conda=$(type -P conda || echo "${CONDA_EXE:-conda}")  # a batch shell may not have it in PATH
 conda_root=$("$conda" info --base)
 source "$conda_root"/etc/profile.d/conda.sh
 conda activate torch || exit
@@ -119,7 +119,7 @@ task() {
   fi
   # Slurm signals every process of the step. The launcher would end its ranks before they have saved:
   # it runs with the signals blocked, and the agent around each rank unblocks them.
-  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
+  trap '' USR1 USR2  # for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.runtime.agent rank --); fi
   exec "${rank[@]:0:3}" ${rank[0]:+block-signals --} accelerate launch \

@@ -89,7 +89,7 @@ task() {
   fi
   # Slurm signals every process of the step. The launcher would end its ranks before they have saved:
   # it runs with the signals blocked, and the agent around each rank unblocks them.
-  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
+  trap '' USR1 USR2  # for the ranks; the launcher would die of them
   local rank=()
   if python -c 'import allranks.runtime.agent' 2>/dev/null; then rank=(python -m allranks.runtime.agent rank --); fi
   exec "${rank[@]:0:3}" ${rank[0]:+block-signals --} python -m deepspeed.launcher.launch --node_rank "$NODE_RANK" \

@@ -40,16 +40,16 @@ printf '{"attempt": %d, "scheduler": "slurm", "job_id": "%s", "restart": %d, "la
 
 # --- Environment -------------------------------------------------------------
 export DATA='/my data'
-: "${MY_KEY:?a secret: set it where the job is submitted}"
+: "${MY_KEY:?a secret: set it in the shell that submits the job}"
 export OMP_NUM_THREADS=2
-carry() {  # the container starts without our variables: those that the ranks need go in by name
+carry() {  # the container starts without the job's variables: pass those that the ranks need
   local name
   carried=()
   for name in RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS PYTHONPATH CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ACCELERATE_USE_CPU DATA \
     "${!ALLRANKS_@}" "${!SLURM_@}" "${!NCCL_@}" "${!GLOO_@}" "${!HOROVOD_@}" "${!PMI@}"; do
     if [[ -v $name ]]; then carried+=("$name=${!name}"); fi
   done
-  export APPTAINERENV_MY_KEY="$MY_KEY"  # a secret: on no command line
+  export APPTAINERENV_MY_KEY="$MY_KEY"  # a secret: not on a command line
 }
 export -f carry
 inside() {  # run a command in the container
@@ -114,7 +114,7 @@ task() {
   local is_host=$((NODE_RANK == 0))
   # Slurm signals every process of the step. The launcher would end its ranks before they have saved:
   # it runs with the signals blocked, and the agent around each rank unblocks them.
-  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
+  trap '' USR1 USR2  # for the ranks; the launcher would die of them
   carry
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.runtime.agent rank --); fi

@@ -102,7 +102,7 @@ task() {
 export -f task
 
 restarted=0
-while :; do  # a turn is one attempt; crashed ranks are started again in the next
+while :; do  # one attempt per iteration; failed ranks are restarted in the next
   # --- Rendezvous --------------------------------------------------------------
   # One node: loopback, and a port that is free.
   MASTER_ADDR=127.0.0.1

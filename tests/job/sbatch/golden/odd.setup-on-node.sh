@@ -83,7 +83,7 @@ export PYTHONPATH="$run_folder/lib${PYTHONPATH:+:$PYTHONPATH}"
 # --- What every task runs ----------------------------------------------------
 task() {
   set -eo pipefail
-  # A batch shell is no login shell: it may not know the module command yet.
+  # A batch shell is not a login shell: it may not have the module command yet.
   for file in "${MODULESHOME-}/init/bash" /etc/profile.d/{modules,lmod,z00_lmod}.sh \
     /usr/share/{lmod/lmod,modules,Modules}/init/bash; do
     if type -t module >/dev/null; then break; fi
@@ -93,12 +93,12 @@ task() {
     echo "No module command on $HOSTNAME: set MODULESHOME to where Modules or Lmod is installed." >&2
     exit 1
   fi
-  module purge || true  # sticky modules stay, which Modules 5 calls an error
+  module purge || true  # Modules 5 reports sticky modules as an error
   module load cuda
   wanted=(cuda)
-  for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code
+  for name in "${wanted[@]}"; do  # Modules 3 always exits with 0
     if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then
-      echo "module load $name: nothing of that name is loaded." >&2
+      echo "module load $name: no such module was loaded." >&2
       exit 1
     fi
   done

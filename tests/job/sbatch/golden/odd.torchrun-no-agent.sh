@@ -60,7 +60,7 @@ task() {
     export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
   fi
   local is_host=$((NODE_RANK == 0))
-  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
+  trap '' USR1 USR2  # for the ranks; the launcher would die of them
   exec torchrun \
     --nnodes 2 --nproc-per-node 4 \
     --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$endpoint" \

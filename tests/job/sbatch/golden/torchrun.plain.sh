@@ -95,7 +95,7 @@ task() {
   local is_host=$((NODE_RANK == 0))
   # Slurm signals every process of the step. The launcher would end its ranks before they have saved:
   # it runs with the signals blocked, and the agent around each rank unblocks them.
-  trap '' USR1 USR2  # meant for the ranks; the launcher would die of them
+  trap '' USR1 USR2  # for the ranks; the launcher would die of them
   local rank=()
   if [[ $ALLRANKS_AGENT == on ]]; then rank=(python -m allranks.runtime.agent rank --); fi
   exec "${rank[@]:0:3}" ${rank[0]:+block-signals --} torchrun \

@@ -32,18 +32,18 @@ def scratch() -> Iterator[Path]:
 
 def host_list_expand(size: int, _: Path) -> Work:
     """node[00001-10000] → names."""
-    from allranks.runtime.world.hostlist import expand
+    from allranks.runtime.world.hostlist import expand_hostlist
 
     text = f"node[{1:05}-{size:05}]"
-    return lambda: expand(text)
+    return lambda: expand_hostlist(text)
 
 
 def host_list_ragged(size: int, _: Path) -> Work:
     """The same with every second node missing: no range helps."""
-    from allranks.runtime.world.hostlist import expand
+    from allranks.runtime.world.hostlist import expand_hostlist
 
     text = "node[" + ",".join(str(n) for n in range(1, 2 * size, 2)) + "]"
-    return lambda: expand(text)
+    return lambda: expand_hostlist(text)
 
 
 def log_merge(size: int, folder: Path) -> Work:

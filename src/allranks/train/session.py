@@ -17,7 +17,7 @@ from allranks.errors import AllranksError, UsageError
 from allranks.runtime.agent.spawn import ensure_ranks
 from allranks.runtime.world import horovod_init as horovod
 from allranks.runtime.world.model import World
-from allranks.runtime.world.process_group import init, started_here, world
+from allranks.runtime.world.process_group import init, is_started_here, world
 from allranks.train.config import TrainConfig
 from allranks.train.seeds import be_deterministic, seed_rank
 from allranks.train.strategies.base import Strategy
@@ -132,7 +132,7 @@ def _wants_gpu(setup: str) -> bool:
 def _device(world: World, on_gpu: bool) -> torch.device:
     if not on_gpu or world.device_index is None:
         return torch.device("cpu")
-    if dist.is_initialized() and started_here():
+    if dist.is_initialized() and is_started_here():
         return torch.device("cuda", torch.cuda.current_device())
     index = world.device_index % torch.cuda.device_count()
     torch.cuda.set_device(index)

@@ -18,7 +18,7 @@ from allranks.runs.run import RESUBMITTED
 from allranks.runtime.agent.attempt_end import no_progress_reason
 from allranks.runtime.agent.requeue_policy import RequeuePolicy
 from allranks.runtime.agent.scontrol_facts import lost_nodes
-from allranks.runtime.world.hostlist import expand
+from allranks.runtime.world.hostlist import expand_hostlist
 
 EXCLUDED = "excluded"
 """The file in the run folder with the nodes to avoid, in the form of sbatch's --exclude."""
@@ -131,4 +131,4 @@ def _signals_of_script(attempts: list[Attempt]) -> set[str]:
 
 def hosts_of(attempt: Attempt) -> list[str]:
     """Return the host names in ``n[1-2]``."""
-    return [name for text in attempt.hosts for name in expand(text)]
+    return [name for text in attempt.hosts for name in expand_hostlist(text)]

@@ -23,9 +23,9 @@ from allranks.runtime.agent.console import print_line
 from allranks.runtime.agent.local_ranks import start_local_ranks
 from allranks.runtime.world import process_group
 from allranks.runtime.world.detection import launch_id
-from allranks.runtime.world.env_variables import number
+from allranks.runtime.world.env_variables import read_int
 from allranks.runtime.world.model import World
-from allranks.runtime.world.sources.spawned_ranks import NAME as MARK
+from allranks.runtime.world.sources.rank_variables import SPAWNED
 
 _SOURCES = {
     "environment": "RANK and WORLD_SIZE set",
@@ -116,7 +116,7 @@ def _variables(here: World, local: int) -> dict[str, str]:
         # One task per node: with another distribution, the rendezvous is still at task 0.
         "NODE_RANK": str(here.rank),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, _cpus() // local)),
-        MARK: own if alone else f"{launch_id(os.environ)}/spawn",
+        SPAWNED: own if alone else f"{launch_id(os.environ)}/spawn",
     }
     address = "127.0.0.1" if alone else here.master_addr
     return values | ({"MASTER_ADDR": address} if address else {})
@@ -140,7 +140,7 @@ def _become(here: World, variables: dict[str, str]) -> World:
     torch = sys.modules.get("torch")
     if torch is not None and not asked:
         torch.set_num_threads(int(variables["OMP_NUM_THREADS"]))
-    return process_group.read_again()
+    return process_group.detect_again()
 
 
 def _log_folder(asked: Path | None) -> Path | None:
@@ -157,7 +157,7 @@ def _cpus() -> int:
 
 def _note_idle_nodes(here: World, nprocs: int) -> None:
     """Report that a batch script which calls python without srun uses only the first node."""
-    nodes = number(os.environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES") or 1
+    nodes = read_int(os.environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES") or 1
     if here.launcher == "plain" and nodes > 1:
         print_line(
             f"All {nprocs} ranks start on {here.host}, though the job has {nodes} nodes. To use "

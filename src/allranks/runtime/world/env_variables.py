@@ -17,14 +17,14 @@ _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES
 _LEADING = re.compile(r"\d+", re.ASCII)
 
 
-def given(env: Env, *names: str) -> str | None:
-    """The first of the names that is set, or None."""
+def first_set(env: Env, *names: str) -> str | None:
+    """Return the first of the names that is set, or None."""
     return next((name for name in names if env.get(name, "").strip()), None)
 
 
-def number(env: Env, *names: str) -> int | None:
-    """The number in the first of the names that is set; step-level names go first."""
-    name = given(env, *names)
+def read_int(env: Env, *names: str) -> int | None:
+    """Return the number in the first of the names that is set; step-level names go first."""
+    name = first_set(env, *names)
     if name is None:
         return None
     try:
@@ -33,16 +33,16 @@ def number(env: Env, *names: str) -> int | None:
         raise WorldError(f"{name}={env[name]} is not a number. Unset it or correct it.") from None
 
 
-def required(env: Env, *names: str) -> int:
-    """As `number`, but one of the names must be there."""
-    value = number(env, *names)
+def require_int(env: Env, *names: str) -> int:
+    """Return the number in the first of the names that is set; an error when none is."""
+    value = read_int(env, *names)
     if value is None:
         raise WorldError(f"{' or '.join(names)} is not set, though {_neighbours(env, names[0])}.")
     return value
 
 
-def parsed(env: Env, name: str, parse: Callable[[str], T]) -> T:
-    """``parse(env[name])``, with the variable named when the text is malformed."""
+def parse_variable(env: Env, name: str, parse: Callable[[str], T]) -> T:
+    """Return ``parse(env[name])``; an error names the variable."""
     try:
         return parse(env[name])
     except UsageError as error:
@@ -50,23 +50,23 @@ def parsed(env: Env, name: str, parse: Callable[[str], T]) -> T:
 
 
 def visible_devices(env: Env) -> tuple[str, ...] | None:
-    """GPUs the process may see, by the first variable that is set (an empty one hides them all)."""
+    """Return the visible GPUs by the first variable that is set (an empty one hides them all)."""
     for name in _DEVICES:
         if name in env:
             return _devices(env[name])
     return None
 
 
-def private_devices(env: Env) -> bool:
-    """Does each task see GPUs of its own? 24.11 no longer sets SLURM_GPUS_PER_TASK."""
+def has_private_devices(env: Env) -> bool:
+    """Whether each task sees GPUs of its own; Slurm 24.11 no longer sets SLURM_GPUS_PER_TASK."""
     bound = env.get("SLURMD_TRES_BIND", "") + env.get("SLURM_TRES_BIND", "")
     return "per_task:" in bound or "SLURM_GPUS_PER_TASK" in env
 
 
 def hydra_proxy() -> str:
-    """The pid of the MPICH proxy above this process: ranks of one launch share it on a node.
+    """Return the pid of the MPICH proxy above this process, which ranks of one launch share on a node.
 
-    Hydra sets no job id, and two runs of one command on a node must not meet at one port.
+    Hydra sets no job id, and two runs of one command on a node must not use one port.
     """
     pid = os.getpid()
     while pid > 1:
@@ -82,7 +82,7 @@ def hydra_proxy() -> str:
 
 
 def _devices(text: str) -> tuple[str, ...]:
-    """CUDA reads up to the first invalid entry, so ``-1`` and ``NoDevFiles`` mean none."""
+    """Return the entries up to the first invalid one, as CUDA does: ``-1`` and ``NoDevFiles`` mean none."""
     found: list[str] = []
     for word in (part.strip() for part in text.split(",")):
         if not (_LEADING.match(word) or word.startswith(("GPU-", "MIG-"))):
@@ -92,7 +92,7 @@ def _devices(text: str) -> tuple[str, ...]:
 
 
 def _neighbours(env: Env, name: str) -> str:
-    """``SLURM_STEP_ID=0 is``: what is set, so the reader sees which half is missing."""
+    """Return what is set, such as ``SLURM_STEP_ID=0 is``, so that the reader sees what is missing."""
     family = name.split("_")[0]
     found = [f"{key}={value}" for key, value in sorted(env.items()) if key.startswith(family + "_")]
     return ", ".join(found[:4]) + (" are" if len(found) > 1 else " is") if found else "needed"

@@ -1,8 +1,8 @@
-"""Horovod under any launcher: what its ranks must be told, and how a training starts it.
+"""Starts Horovod under any launcher: its variables, its rendezvous server, ``hvd.init()``.
 
-    horovodrun, our agent    HOROVOD_* are set, the table at HOROVOD_GLOO_RENDEZVOUS_ADDR is served
-    mpirun, an MPI build     MPI tells everything
-    anything else            rank 0 serves the table and tells the others through torch.distributed
+    horovodrun, our agent    HOROVOD_* are set, the server at HOROVOD_GLOO_RENDEZVOUS_ADDR runs
+    mpirun, an MPI build     MPI knows everything
+    anything else            rank 0 starts the server and sends its address through torch.distributed
 
 horovod and torch are imported in functions only.
 """
@@ -20,13 +20,14 @@ from typing import Any, Protocol
 
 from allranks.errors import MissingDependencyError, WorldError
 from allranks.runtime.world import process_group
+from allranks.runtime.world.communicator import get_communicator
 from allranks.runtime.world.endpoints import route_address
-from allranks.runtime.world.env_variables import number
+from allranks.runtime.world.env_variables import read_int
 from allranks.runtime.world.model import World
 from allranks.runtime.world.sources import mpi_launchers as mpi
 
 ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
-_MEETING_SECONDS = "300"
+_RENDEZVOUS_SECONDS = "300"
 """Horovod's own default is 30: ranks on a slow disk start further apart."""
 
 _SONAMES = {
@@ -34,7 +35,7 @@ _SONAMES = {
     b"\0libmpi.so.12\0": "mpich",  # and Intel MPI
     b"\0libmpi": "unknown",
 }
-"""What a library that links MPI names, in this order."""
+"""The MPI libraries that a file may link, in this order."""
 
 
 class RankInfo(Protocol):
@@ -59,8 +60,11 @@ class RankInfo(Protocol):
 def gloo_variables(
     place: RankInfo, address: str, port: int, *, cross: tuple[int, int] | None = None
 ) -> dict[str, str]:
-    """What horovodrun sets for gloo. ``cross``: this rank among those of its local rank on all nodes,
-    where nodes hold different numbers of ranks."""
+    """Return the variables that horovodrun sets for gloo.
+
+    ``cross``: position and number of the ranks with this local rank, where nodes hold different
+    numbers of ranks.
+    """
     cross_rank, cross_size = cross or (place.node_rank, place.nodes)
     values = {
         "RANK": place.rank,
@@ -79,7 +83,7 @@ def gloo_variables(
 
 
 def network_variables(address: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The interface that leads to the table, and time to come; what the user set stays.
+    """Return the interface that leads to the server, and a longer time limit; what the user set stays.
 
     Without an interface gloo looks up the host's own name, often 127.0.1.1.
     """
@@ -87,24 +91,26 @@ def network_variables(address: str, env: Mapping[str, str]) -> dict[str, str]:
     interface = asked or route_address(address)[1] or ""
     chosen = {
         "HOROVOD_GLOO_IFACE": interface,
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": _MEETING_SECONDS,
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": _RENDEZVOUS_SECONDS,
     }
     return {name: value for name, value in chosen.items() if value and not env.get(name)}
 
 
 def is_configured(place: RankInfo, env: Mapping[str, str]) -> bool:
-    """Whether HOROVOD_* are set for this very rank, and a table is named."""
-    same = number(env, "HOROVOD_RANK") == place.rank and number(env, "HOROVOD_SIZE") == place.size
+    """Whether HOROVOD_* are set for this very rank, with the server's address."""
+    same = (
+        read_int(env, "HOROVOD_RANK") == place.rank and read_int(env, "HOROVOD_SIZE") == place.size
+    )
     return same and bool(env.get(ADDRESS) and env.get(PORT))
 
 
 def require_horovod() -> Any:
-    """The module ``horovod.torch``, or the error that says how to get it."""
+    """Return the module ``horovod.torch``; an error names the command that installs it."""
     advice = "Install it with: allranks frameworks install horovod"
     found = importlib.util.find_spec("horovod")
     if found is None:
         raise MissingDependencyError(
-            f"The horovod strategy needs Horovod, which is not here.\n{advice}"
+            f"The horovod strategy needs Horovod, which is not installed.\n{advice}"
         )
     if not _extensions("torch"):
         raise MissingDependencyError(
@@ -115,24 +121,26 @@ def require_horovod() -> Any:
 
 
 def mpi_mismatch(env: Mapping[str, str]) -> str:
-    """Why Horovod cannot ask the MPI whose mpirun started us for its place; "" when it can.
+    """Return why Horovod does not work with the mpirun that started us; "" when it does.
 
-    It would not fail: every rank would believe to be alone.
+    Horovod would not fail: every rank would run alone.
     """
-    place = mpi.read(env)
+    found = mpi.read(env)
     linked = _linked_mpi()
-    if place is None or linked is None:
+    if found is None or linked is None:
         return ""
     if not linked:
-        return "Horovod here was built without MPI"
-    theirs = "openmpi" if place.launcher == "openmpi" else "mpich"
+        return "The installed Horovod was built without MPI"
+    theirs = "openmpi" if found.launcher == "openmpi" else "mpich"
     if linked in (theirs, "unknown"):
         return ""
-    return f"Horovod here was built with {linked}, and {place.launcher}'s mpirun started it"
+    return (
+        f"The installed Horovod was built with {linked}, and {found.launcher}'s mpirun started it"
+    )
 
 
 def _linked_mpi() -> str | None:
-    """The MPI that Horovod's libraries link: "" for none, None where there is no Horovod to see."""
+    """Return the MPI that Horovod's libraries link: "" for none, None without Horovod."""
     found = [*_extensions("torch"), *_extensions("tensorflow")]
     for path in found:
         for word, family in _SONAMES.items():
@@ -142,7 +150,7 @@ def _linked_mpi() -> str | None:
 
 
 def find_master_address(world: World) -> World:
-    """Several nodes and no MASTER_ADDR: Horovod itself meets first and hands rank 0's address round."""
+    """Find rank 0's address through Horovod itself, on several nodes without MASTER_ADDR."""
     if world.size == 1 or world.master_addr is not None:
         return world
     if not (is_configured(world, os.environ) or _by_mpi(world)):
@@ -153,35 +161,35 @@ def find_master_address(world: World) -> World:
     hosts = hvd.allgather_object(socket.gethostname(), name="allranks.hosts")
     address = _reachable(hosts, os.environ.get(ADDRESS)) if hvd.rank() == 0 else None
     os.environ["MASTER_ADDR"] = hvd.broadcast_object(address, root_rank=0, name="allranks.address")
-    return process_group.read_again()
+    return process_group.detect_again()
 
 
 def init_horovod(world: World) -> Any:
-    """``hvd.init()``, whatever started this process; returns ``horovod.torch``. Collective.
+    """Call ``hvd.init()``, whatever started this process; return ``horovod.torch``. Collective.
 
-    torch.distributed must run: without a launcher that knows Horovod, rank 0 serves the table.
+    torch.distributed must run: without a launcher that knows Horovod, rank 0 starts the server.
     """
     hvd = require_horovod()
     if not hvd.is_initialized():
         if world.size == 1:
-            os.environ.update(_alone())
+            os.environ.update(_single_process_variables())
         elif not is_configured(world, os.environ) and not _by_mpi(world):
-            os.environ.update(_tell(world))
+            os.environ.update(_start_server(world))
         hvd.init()
     _check(hvd, world)
     return hvd
 
 
 def _by_mpi(world: World) -> bool:
-    """mpirun started these ranks and Horovod can ask MPI for its place."""
-    place = mpi.read(os.environ)
-    told = place is not None and (place.rank, place.size) == (world.rank, world.size)
-    asked = os.environ.get("HOROVOD_CONTROLLER", "mpi").lower() == "mpi"
-    return told and asked and not mpi_mismatch(os.environ)
+    """Whether mpirun started these ranks and Horovod works with its MPI."""
+    found = mpi.read(os.environ)
+    agrees = found is not None and (found.rank, found.size) == (world.rank, world.size)
+    uses_mpi = os.environ.get("HOROVOD_CONTROLLER", "mpi").lower() == "mpi"
+    return agrees and uses_mpi and not mpi_mismatch(os.environ)
 
 
-def _alone() -> dict[str, str]:
-    """One process: neither MPI nor a table of an outer job is asked."""
+def _single_process_variables() -> dict[str, str]:
+    """Return the variables of one process, without the MPI or the server of an outer job."""
     for name in (ADDRESS, PORT):
         os.environ.pop(name, None)
     ones = {"RANK": "0", "LOCAL_RANK": "0", "CROSS_RANK": "0", "CONTROLLER": "gloo"}
@@ -189,23 +197,19 @@ def _alone() -> dict[str, str]:
     return {f"HOROVOD_{name}": value for name, value in ones.items()} | {"HOROVOD_GLOO_IFACE": "lo"}
 
 
-def _tell(world: World) -> dict[str, str]:
-    """Rank 0 serves the table; everyone learns where, and counts its neighbours. Collective."""
-    import torch.distributed as dist
-
+def _start_server(world: World) -> dict[str, str]:
+    """Start the server on rank 0; every rank gets its address and its own variables. Collective."""
     from allranks.runtime.world.horovod_rendezvous import open_rendezvous_server
 
-    box: list[Any] = [None]
+    ranks, endpoint = get_communicator(world.size), ("", 0)
     if world.is_main:
         own = "127.0.0.1" if world.nodes == 1 else route_address(world.endpoint()[0])[0]
-        box = [open_rendezvous_server(own).serve_in_background()]
-    dist.broadcast_object_list(box, src=0)
-    address, port = box[0]
-    places: list[Any] = [None] * world.size
-    dist.all_gather_object(places, (world.node_rank, world.local_rank))
-    same = sorted(node for node, local in places if local == world.local_rank)
+        endpoint = open_rendezvous_server(own).serve_in_background()
+    address, port = ranks.broadcast(endpoint)
+    positions = ranks.all_gather((world.node_rank, world.local_rank))
+    same = sorted(node for node, local in positions if local == world.local_rank)
     cross = same.index(world.node_rank), len(same)
-    os.environ.pop("HOROVOD_GLOO_IFACE", None)  # an outer job's, else it would be told already
+    os.environ.pop("HOROVOD_GLOO_IFACE", None)  # an outer job's
     return gloo_variables(world, address, port, cross=cross) | network_variables(
         address, os.environ
     )
@@ -215,22 +219,24 @@ def _check(hvd: Any, world: World) -> None:
     if (hvd.rank(), hvd.size()) == (world.rank, world.size):
         return
     raise WorldError(
-        f"Horovod takes this process for rank {hvd.rank()} of {hvd.size()}, but it is rank "
+        f"Horovod numbers this process rank {hvd.rank()} of {hvd.size()}, but it is rank "
         f"{world.rank} of {world.size} ({world.reason}).\nUnder mpirun, Horovod must be built with "
         "the MPI whose mpirun it is: try HOROVOD_CONTROLLER=gloo, or another --launcher."
     )
 
 
-def _reachable(hosts: Sequence[str], table: str | None) -> str:
-    """This machine's address on the way to another node."""
+def _reachable(hosts: Sequence[str], server: str | None) -> str:
+    """Return this machine's address on the route to another node."""
     own = socket.gethostname()
     peers = [host for host in hosts if host != own] or [own]
     try:
         return route_address(peers[0])[0]
-    except WorldError:  # a name that only the launcher can resolve: the table's address leads out
-        if not table:
+    except (
+        WorldError
+    ):  # a name that only the launcher can resolve: the server's address has a route
+        if not server:
             raise
-        return route_address(table)[0]
+        return route_address(server)[0]
 
 
 def _extensions(framework: str) -> list[Path]:

@@ -1,9 +1,9 @@
-"""Where Horovod's ranks find each other over gloo: a small table of keys and values over HTTP.
+"""The server through which Horovod's ranks find each other over gloo: keys and values over HTTP.
 
-horovodrun serves such a table from its own process and starts the ranks by ssh. Here anything may start
-the ranks, and whoever starts or is rank 0 serves it. A rank puts its address under
-``/<scope>/<its number>``, reads those of the others (404 until they are there) and deletes its own key
-when it has met all of them. A scope that every member has left is emptied: a second ``hvd.init()`` would
+horovodrun runs such a server in its own process and starts the ranks by ssh. Here anything may start the
+ranks, and the job script or rank 0 runs it. A rank puts its address under ``/<scope>/<its number>``,
+reads those of the others (404 until they are there) and deletes its own key when it is connected to all
+of them. A scope whose members have all deleted their keys is emptied: a second ``hvd.init()`` would
 otherwise find the addresses of the first.
 """
 
@@ -23,12 +23,12 @@ _REQUEST_SECONDS = 10.0
 
 
 class Scopes:
-    """The values by scope and key, and who has left."""
+    """The values by scope and key, and the members that are finished."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, dict[str, bytes]] = {}
-        self._left: dict[str, set[str]] = {}
+        self._finished: dict[str, set[str]] = {}
 
     def get(self, scope: str, key: str) -> bytes | None:
         with self._lock:
@@ -38,15 +38,15 @@ class Scopes:
         with self._lock:
             self._values.setdefault(scope, {})[key] = value
 
-    def leave(self, scope: str, key: str) -> None:
-        """A member is done. They leave after a barrier, so all members' keys are there by now."""
+    def finish(self, scope: str, key: str) -> None:
+        """Record that a member is connected. Horovod does this after a barrier, so all keys are there."""
         with self._lock:
-            left = self._left.setdefault(scope, set())
-            left.add(key)
+            finished = self._finished.setdefault(scope, set())
+            finished.add(key)
             members = {name for name in self._values.get(scope, {}) if name.isdigit()}
-            if members <= left:
+            if members <= finished:
                 self._values.pop(scope, None)
-                self._left.pop(scope)
+                self._finished.pop(scope)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -54,24 +54,24 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _REQUEST_SECONDS
 
     def do_GET(self) -> None:
-        if (place := self._place()) is not None:
-            value = self.server.scopes.get(*place)
+        if (found := self._scope_and_key()) is not None:
+            value = self.server.scopes.get(*found)
             self._answer(404 if value is None else 200, value or b"")
 
     def do_PUT(self) -> None:
         length = self.headers.get("Content-Length") or "0"
         if not length.isdigit() or int(length) > _LIMIT:
             self._answer(413)
-        elif (place := self._place()) is not None:
-            self.server.scopes.put(*place, self.rfile.read(int(length)))
+        elif (found := self._scope_and_key()) is not None:
+            self.server.scopes.put(*found, self.rfile.read(int(length)))
             self._answer(200)
 
     def do_DELETE(self) -> None:
-        if (place := self._place()) is not None:
-            self.server.scopes.leave(*place)
+        if (found := self._scope_and_key()) is not None:
+            self.server.scopes.finish(*found)
             self._answer(200)
 
-    def _place(self) -> tuple[str, str] | None:
+    def _scope_and_key(self) -> tuple[str, str] | None:
         words = self.path.split("/")
         if len(words) == 3:
             return words[1], words[2]
@@ -85,11 +85,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Not a word: hundreds of requests would drown the job's own lines."""
+        """Log nothing: hundreds of requests would hide the job's own lines."""
 
 
 class HorovodRendezvousServer(ThreadingHTTPServer):
-    """The server, bound to one address and nowhere else."""
+    """The server, bound to one address."""
 
     daemon_threads = True
     request_queue_size = 1024
@@ -100,44 +100,44 @@ class HorovodRendezvousServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Without looking up our own name, as the base class does: that may take seconds."""
+        """Bind without looking up our own name, as the base class does: that may take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A rank that went away in the middle of a request; its own log says why."""
+        """Ignore a rank that ended in the middle of a request; its own log shows why."""
 
     def serve_in_background(self) -> tuple[str, int]:
-        """Serve as long as this process lives; returns address and port."""
-        threading.Thread(target=self.serve_forever, name="horovod table", daemon=True).start()
+        """Serve until this process ends; return address and port."""
+        threading.Thread(target=self.serve_forever, name="horovod rendezvous", daemon=True).start()
         self._serving = True
         return self.server_name, self.server_port
 
     def server_close(self) -> None:
-        """Also ends `serve_in_background`."""
+        """Close the server, also after `serve_in_background`."""
         if self._serving:
             self.shutdown()
         super().server_close()
 
 
 def open_rendezvous_server(address: str, start: int | None = None) -> HorovodRendezvousServer:
-    """A table at the first free port: tried by taking it. Any port in the end."""
+    """Open a server at the first free candidate port, else at any port."""
     if ":" in address:
         raise WorldError(
-            f"Horovod's gloo speaks IPv4 only, and the ranks meet at {address}. Name an interface "
+            f"Horovod's gloo speaks IPv4 only, and rank 0's address is {address}. Name an interface "
             "that has an IPv4 address: --interface NAME, or MASTER_ADDR."
         )
     first = derived_port(f"horovod/{address}") if start is None else start
-    return _first([*candidate_ports(first, 16), 0], address)
+    return _open_first([*candidate_ports(first, 16), 0], address)
 
 
-def _first(ports: Sequence[int], address: str) -> HorovodRendezvousServer:
+def _open_first(ports: Sequence[int], address: str) -> HorovodRendezvousServer:
     problem: OSError | None = None
     for port in ports:
         try:
             return HorovodRendezvousServer((address, port))
         except OSError as error:
             problem = error
-    raise WorldError(f"Horovod's table cannot be served at {address}: {problem}.")
+    raise WorldError(f"Horovod's rendezvous server cannot listen at {address}: {problem}.")

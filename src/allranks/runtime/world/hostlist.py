@@ -2,7 +2,7 @@
 
     node[1-3,07-10]     r[1-2]n[01-04]     a,b[1-2]     node[1-2]-ib
 
-``expand`` keeps order and duplicates, as ``scontrol show hostnames`` does. Text after the last
+``expand_hostlist`` keeps order and duplicates, as ``scontrol show hostnames`` does. Text after the last
 bracket (``node[1-2]-ib``) is read too, although Slurm refuses it: some sites write such names by
 hand.
 """
@@ -10,22 +10,21 @@ hand.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import product
 
 from allranks.errors import UsageError
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z", re.ASCII)
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?\Z", re.ASCII)
-_NUMBERED = re.compile(r"(.*?)(\d+)\Z", re.ASCII | re.DOTALL)
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 
 MOST_NAMES = 1 << 20
-"""A guard: ``n[1-999999999]`` is a typing error, not a cluster, and would eat the memory."""
+"""A limit: ``n[1-999999999]`` is a typing error and would fill the memory."""
 
 
-def expand(text: str) -> list[str]:
-    """Every name of a host list, in order."""
+def expand_hostlist(text: str) -> list[str]:
+    """Return every name of a host list, in order."""
     names: list[str] = []
     for word in _split(text):
         if "[" not in word and "]" not in word:
@@ -38,7 +37,7 @@ def expand(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Slurm's tasks per node: ``2(x3),1`` is ``[2, 2, 2, 1]``."""
+    """Return Slurm's tasks per node: ``2(x3),1`` is ``[2, 2, 2, 1]``."""
     counts: list[int] = []
     for word in text.strip().split(","):
         match = _COUNT.match(word.strip())
@@ -46,24 +45,6 @@ def expand_counts(text: str) -> list[int]:
             raise UsageError(f"'{text}' is not a list of counts. Slurm writes 4, 2(x3) or 2(x3),1.")
         counts.extend([int(match[1])] * int(match[2] or 1))
     return counts
-
-
-def compress(names: Iterable[str]) -> str:
-    """The names as one host list; ``expand`` gives them back in the same order.
-
-    Only runs of neighbours are joined, so the order (rank 0's node first) survives.
-    """
-    groups: list[tuple[str, list[str]]] = []
-    for name in names:
-        if not name or set(name) & set(",[] \t\n"):
-            raise UsageError(f"'{name}' is not a host name.")
-        match = _NUMBERED.match(name)
-        prefix, number = (match[1], match[2]) if match else (name, "")
-        if number and groups and groups[-1][1] and groups[-1][0] == prefix:
-            groups[-1][1].append(number)
-        else:
-            groups.append((prefix, [number] if number else []))
-    return ",".join(prefix + _bracket(numbers) for prefix, numbers in groups)
 
 
 def _split(text: str) -> Iterator[str]:
@@ -110,22 +91,6 @@ def _numbers(inside: str, text: str) -> Iterator[str]:
             raise _malformed(text, f"it stands for more than {MOST_NAMES} names")
         width = len(match[1])
         yield from (f"{number:0{width}d}" for number in range(first, last + 1))
-
-
-def _bracket(numbers: list[str]) -> str:
-    """``["1", "2", "3", "07"]`` is ``[1-3,07]``; a single number needs no bracket."""
-    if not numbers:
-        return ""
-    runs = [[numbers[0], numbers[0]]]
-    for number in numbers[1:]:
-        first, last = runs[-1]
-        if number == f"{int(last) + 1:0{len(first)}d}":
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    if len(numbers) == 1:
-        return numbers[0]
-    return "[" + ",".join(a if a == b else f"{a}-{b}" for a, b in runs) + "]"
 
 
 def _malformed(text: str, why: str) -> UsageError:

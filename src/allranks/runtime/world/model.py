@@ -1,4 +1,4 @@
-"""What one process knows of the job: its place, the meeting point, and why it believes so."""
+"""What one process knows of the job: its rank, rank 0's address, and the reason for both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from allranks.errors import WorldError
 
 @dataclass(frozen=True)
 class DetectedRank:
-    """What one launcher's variables say: a `World` before address, port and host are settled."""
+    """The rank that one launcher's variables describe: a `World` without address, port and host."""
 
     rank: int
     size: int
@@ -31,7 +31,7 @@ class DetectedRank:
         _in_range(self.launcher, "node", self.node_rank, self.nodes)
         if self.local_size > self.size:
             raise WorldError(
-                f"{self.launcher}: {self.local_size} processes here, but {self.size} in all."
+                f"{self.launcher}: {self.local_size} processes here, but {self.size} in total."
             )
 
 
@@ -40,19 +40,19 @@ class World:
     """The world as this process sees it."""
 
     rank: int
-    """This process among all, from 0."""
+    """The number of this process among all, from 0."""
     size: int
-    """Processes in all."""
+    """The number of processes."""
     local_rank: int
-    """This process among those on its node, from 0."""
+    """The number of this process among those on its node, from 0."""
     local_size: int
     """Processes on this node; nodes may differ."""
     node_rank: int
-    """This node among all, from 0."""
+    """The number of this node among all, from 0."""
     nodes: int
-    """Nodes in all."""
+    """The number of nodes."""
     master_addr: str | None
-    """Where rank 0 listens; None where nothing tells it (MPI over several nodes without Slurm)."""
+    """Where rank 0 listens; None where it is unknown (MPI over several nodes without Slurm)."""
     master_port: int | None
     host: str
     """This node's name: Slurm's where Slurm runs the job, else the machine's."""
@@ -75,7 +75,7 @@ class World:
 
     @property
     def device_index(self) -> int | None:
-        """The index to give ``torch.cuda.set_device``; None when no GPU is visible.
+        """The index for ``torch.cuda.set_device``; None when no GPU is visible.
 
         Under ``--gpus-per-task`` each task sees its own GPU as number 0, so the local rank would
         be an invalid ordinal there.
@@ -87,7 +87,7 @@ class World:
         return 0 if self.private_devices else self.local_rank % len(self.visible_devices)
 
     def environment(self) -> dict[str, str]:
-        """The contract variables of this rank; the address and port only where they are known."""
+        """Return RANK, WORLD_SIZE and the rest; address and port only where they are known."""
         values: dict[str, object] = {
             "RANK": self.rank,
             "LOCAL_RANK": self.local_rank,
@@ -100,10 +100,10 @@ class World:
         return {name: str(value) for name, value in values.items() if value is not None}
 
     def endpoint(self) -> tuple[str, int]:
-        """Address and port of the meeting point, or the error that says how to give them."""
+        """Return rank 0's address and port; an error explains how to set them."""
         if self.master_addr is None or self.master_port is None:
             raise WorldError(
-                f"{self.launcher} does not tell on which host rank 0 of {self.size} runs.\n"
+                f"{self.launcher} does not report on which host rank 0 of {self.size} runs.\n"
                 f"Set MASTER_ADDR to that host for every process: {self._how_to_set()}."
             )
         return self.master_addr, self.master_port
@@ -122,6 +122,6 @@ class World:
 def _in_range(launcher: str, what: str, index: int, count: int) -> None:
     if not 0 <= index < count:
         raise WorldError(
-            f"{launcher}: {what} {index} of {count} cannot be; it must lie between 0 and "
+            f"{launcher}: {what} {index} of {count} is not possible; it must lie between 0 and "
             f"{count - 1}."
         )

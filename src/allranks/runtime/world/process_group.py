@@ -40,18 +40,18 @@ def _detected() -> World:
 
 
 def world() -> World:
-    """The world of this process; read once, since `init` itself sets variables that are read."""
+    """Return the world of this process; detected once, since `init` itself sets variables that are read."""
     return _started or _detected()
 
 
-def read_again() -> World:
-    """Forget the world that was read: this process has become one rank of several."""
+def detect_again() -> World:
+    """Detect the world again: this process has become one rank of several."""
     _detected.cache_clear()
     return _detected()
 
 
 def is_running() -> bool:
-    """Whether this process takes part in a process group, by `init` or by the user's own call."""
+    """Whether this process has a process group, by `init` or by the user's own call."""
     dist = sys.modules.get("torch.distributed")
     ready = getattr(dist, "is_initialized", None)
     return _started is not None or bool(ready and ready())
@@ -85,13 +85,13 @@ def init(
     return _started
 
 
-def started_here() -> bool:
+def is_started_here() -> bool:
     """Whether `init` started the group, and so chose this process's GPU."""
     return _started is not None
 
 
 def shutdown() -> None:
-    """End what `init` started; nothing when it did not."""
+    """End the process group that `init` started, if it did."""
     global _started
     if _started is None or _owner != os.getpid():
         return
@@ -103,14 +103,14 @@ def shutdown() -> None:
 
 
 def _at_exit() -> None:
-    """Leave cleanly, but never wait long for peers while this process dies of an exception."""
+    """End the group, but never wait long for peers while this process ends with an exception."""
     global _started
     if _started is None or _owner != os.getpid():
         return
     from torch.distributed import distributed_c10d as c10d
 
     if c10d.is_initialized() and c10d.get_backend() == "mpi" and _is_our_mpi():
-        return  # mpi/ending.py closes the groups, or ends the job
+        return  # mpi_shutdown closes the groups, or ends the job
     if not hasattr(sys, "last_value"):
         shutdown()
         return
@@ -121,8 +121,8 @@ def _at_exit() -> None:
     if abort is not None and "nccl" in str(c10d.get_backend()):
         abort()
         return
-    # gloo's threads may still let go of a tensor, and one that asks for the interpreter while it
-    # ends aborts the process: the exit code of the error would become that of SIGABRT. Ending the
+    # gloo's threads may still release a tensor, and one that needs the interpreter while it ends
+    # aborts the process: the exit code of the error would become that of SIGABRT. Ending the
     # group joins them, which waits for peers when an operation is still under way.
     ending = threading.Thread(target=c10d.destroy_process_group, daemon=True)
     ending.start()
@@ -189,7 +189,7 @@ def _open_store(address: str, ports: list[int], span: timedelta, dist: Any) -> A
 
 
 def _start_mpi(here: World, options: dict[str, Any], dist: Any) -> World:
-    """MPI numbers the ranks itself; it must number them as the launcher's variables do."""
+    """Start MPI, which numbers the ranks itself: it must agree with the launcher's variables."""
     from allranks.runtime.world.mpi.mpi_backend import check_world, compare_world
 
     if _is_our_mpi():
@@ -212,7 +212,7 @@ def _is_our_mpi() -> bool:
 
 
 def _backend(here: World, asked: str | None, gpu: int | None, dist: Any) -> str:
-    """The backend that can work here. nccl without a GPU becomes gloo, and rank 0 says so."""
+    """Return the backend that works here. nccl without a GPU becomes gloo, and rank 0 warns."""
     if asked == "mpi" and not dist.is_mpi_available():
         from allranks.runtime.world.mpi.mpi_backend import register
 
@@ -230,7 +230,7 @@ def _backend(here: World, asked: str | None, gpu: int | None, dist: Any) -> str:
 
 
 def _gpu(here: World, device: Any) -> int | None:
-    """The index of this process's GPU, or None to stay on the CPU."""
+    """Return the index of this process's GPU, or None to stay on the CPU."""
     import torch
 
     wanted = torch.device(device) if device is not None else None

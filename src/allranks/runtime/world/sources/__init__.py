@@ -1,4 +1,4 @@
-"""One file per family of launchers. Each reads its own variables and says nothing of the others.
+"""One file per family of launchers. Each reads its own variables and ignores the others.
 
 A source is ``read(env) -> DetectedRank | None``: None when its launcher did not start this process.
 `allranks.runtime.world.detection` holds the order and the comparison.

@@ -7,7 +7,7 @@ from typing import Any
 
 from allranks.errors import WorldError
 from allranks.runtime.world.endpoints import split_endpoint
-from allranks.runtime.world.env_variables import Env, given, number, required
+from allranks.runtime.world.env_variables import Env, first_set, read_int, require_int
 from allranks.runtime.world.model import DetectedRank
 
 
@@ -16,12 +16,15 @@ def read_horovod(env: Env) -> DetectedRank | None:
 
     HOROVOD_GLOO_RENDEZVOUS_ADDR is where horovodrun runs, which need not be rank 0's node.
     """
-    if not given(env, "HOROVOD_RANK"):
+    if not first_set(env, "HOROVOD_RANK"):
         return None
-    rank, size = required(env, "HOROVOD_RANK"), required(env, "HOROVOD_SIZE")
-    local_rank = required(env, "HOROVOD_LOCAL_RANK")
-    local_size = required(env, "HOROVOD_LOCAL_SIZE")
-    cross_rank, cross_size = number(env, "HOROVOD_CROSS_RANK"), number(env, "HOROVOD_CROSS_SIZE")
+    rank, size = require_int(env, "HOROVOD_RANK"), require_int(env, "HOROVOD_SIZE")
+    local_rank = require_int(env, "HOROVOD_LOCAL_RANK")
+    local_size = require_int(env, "HOROVOD_LOCAL_SIZE")
+    cross_rank, cross_size = (
+        read_int(env, "HOROVOD_CROSS_RANK"),
+        read_int(env, "HOROVOD_CROSS_SIZE"),
+    )
     return DetectedRank(
         rank=rank,
         size=size,

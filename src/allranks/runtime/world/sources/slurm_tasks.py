@@ -6,31 +6,31 @@ import os
 from pathlib import Path
 
 from allranks.errors import WorldError
-from allranks.runtime.world.env_variables import Env, number, parsed, required
-from allranks.runtime.world.hostlist import expand, expand_counts
+from allranks.runtime.world.env_variables import Env, parse_variable, read_int, require_int
+from allranks.runtime.world.hostlist import expand_counts, expand_hostlist
 from allranks.runtime.world.model import DetectedRank
 
 _SPECIAL = 0xFFFFFFF0
-"""Slurm's step ids above this are no steps: batch script (-5), salloc's interactive step (-6), …"""
+"""Step ids above this are special: the batch script (-5), salloc's interactive step (-6), …"""
 _SHELLS = {"bash", "sh", "zsh", "dash", "fish", "tcsh", "csh", "ksh"}
 
 
 def read(env: Env) -> DetectedRank | None:
-    """This process as a task of srun; None in a batch script, salloc's shell or outside Slurm."""
+    """Read a task of srun; None in a batch script, salloc's shell or outside Slurm."""
     tasks = step_tasks(env)
     if tasks is None or _typed_in_a_terminal(env, tasks):
         return None
-    rank = required(env, "SLURM_PROCID")
+    rank = require_int(env, "SLURM_PROCID")
     if rank >= tasks:
         raise WorldError(
             f"SLURM_PROCID={rank}, but SLURM_STEP_NUM_TASKS={tasks}: a stale variable, or a "
             "heterogeneous step (srun a : b), which is not supported. Start one srun without ':'."
         )
-    node_rank, nodes = required(env, "SLURM_NODEID"), _nodes(env)
+    node_rank, nodes = require_int(env, "SLURM_NODEID"), _nodes(env)
     return DetectedRank(
         rank=rank,
         size=tasks,
-        local_rank=required(env, "SLURM_LOCALID"),
+        local_rank=require_int(env, "SLURM_LOCALID"),
         local_size=_tasks_here(env, tasks, node_rank, nodes),
         node_rank=node_rank,
         nodes=nodes,
@@ -43,79 +43,79 @@ def read(env: Env) -> DetectedRank | None:
 
 
 def step_id(env: Env) -> int | None:
-    """The id of the srun step this process runs in, or None.
+    """Return the id of the srun step of this process, or None.
 
     Slurm 26.05 sets SLURM_STEP_ID=-5 in batch scripts, so "it is set" does not mean "inside srun".
     """
-    value = number(env, "SLURM_STEP_ID", "SLURM_STEPID")
+    value = read_int(env, "SLURM_STEP_ID", "SLURM_STEPID")
     return value if value is not None and 0 <= value < _SPECIAL else None
 
 
 def step_tasks(env: Env) -> int | None:
-    """Tasks of the step, or None outside a step."""
+    """Return the number of tasks of the step, or None outside a step."""
     if step_id(env) is None:
         return None
-    return required(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+    return require_int(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 
 
 def tasks_on_node(env: Env) -> int:
-    """How often srun started its command on this node; 1 outside a step."""
+    """Return how many times srun started its command on this node; 1 outside a step."""
     tasks = step_tasks(env)
     if tasks is None:
         return 1
-    return _tasks_here(env, tasks, required(env, "SLURM_NODEID"), _nodes(env))
+    return _tasks_here(env, tasks, require_int(env, "SLURM_NODEID"), _nodes(env))
 
 
-def note(env: Env) -> str:
-    """Why a process inside an allocation is alone: for the reason of a world of one."""
+def explain_single(env: Env) -> str:
+    """Explain why a process inside an allocation is alone, for the reason of a world of one."""
     job = env.get("SLURM_JOB_ID")
     if not job:
         return ""
-    tasks = number(env, "SLURM_NTASKS", "SLURM_NPROCS") or 1
+    tasks = read_int(env, "SLURM_NTASKS", "SLURM_NPROCS") or 1
     asked = f", though the job asks for {tasks} tasks" if tasks > 1 else ""
     where = "typed in an srun --pty shell" if step_id(env) is not None else "not started by srun"
     return f" in Slurm job {job}, {where}: one process{asked}"
 
 
 def _nodes(env: Env) -> int:
-    return required(env, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+    return require_int(env, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 
 
 def _tasks_here(env: Env, tasks: int, node_rank: int, nodes: int) -> int:
-    """This node's tasks; uneven steps write ``SLURM_STEP_TASKS_PER_NODE=2(x3),1``."""
+    """Return this node's tasks; uneven steps have ``SLURM_STEP_TASKS_PER_NODE=2(x3),1``."""
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
         if name in env:
-            counts = parsed(env, name, expand_counts)
+            counts = parse_variable(env, name, expand_counts)
             if len(counts) == nodes and sum(counts) == tasks and node_rank < nodes:
                 return counts[node_rank]
     if tasks % nodes:
         raise WorldError(
             f"{tasks} tasks on {nodes} nodes, and SLURM_STEP_TASKS_PER_NODE="
-            f"{env.get('SLURM_STEP_TASKS_PER_NODE', '')} does not say how many are on node "
+            f"{env.get('SLURM_STEP_TASKS_PER_NODE', '')} does not state how many are on node "
             f"{node_rank}."
         )
     return tasks // nodes
 
 
 def _first_host(env: Env, nodes: int) -> str | None:
-    """The node of task 0: the step's first, for every distribution but ``arbitrary``."""
+    """Return the node of task 0: the step's first, for every distribution but ``arbitrary``."""
     if nodes == 1:
         return None
     arbitrary = env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary")
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     for name in ("SLURM_ARBITRARY_NODELIST",) if arbitrary else names:
         if env.get(name):
-            return parsed(env, name, expand)[0]
+            return parse_variable(env, name, expand_hostlist)[0]
     return None
 
 
 def _typed_in_a_terminal(env: Env, tasks: int) -> bool:
-    """Is this a command typed in the shell of ``srun --pty -n8 bash``?
+    """Whether this is a command typed in the shell of ``srun --pty -n8 bash``.
 
     Only task 0 has the terminal, and the other seven shells never run the command: a world of eight
-    would wait for ever. ``srun --pty python train.py`` is a task like any other.
+    would wait forever. ``srun --pty python train.py`` is a task like any other.
     """
-    task = number(env, "SLURM_TASK_PID")
+    task = read_int(env, "SLURM_TASK_PID")
     if tasks == 1 or "SLURM_PTY_PORT" not in env or task in (None, os.getpid()):
         return False
     try:

@@ -1,4 +1,4 @@
-"""ALLRANKS_WORLD: the user's word, above every detection.
+"""ALLRANKS_WORLD: set by the user, it overrides every detection.
 
 ALLRANKS_WORLD=single
 ALLRANKS_WORLD=rank=5,world_size=8,local_world_size=4,master_addr=node1,master_port=29500
@@ -25,7 +25,7 @@ _KEYS = (*_NUMBERS, "master_addr")
 
 
 def read(env: Env) -> DetectedRank | None:
-    """The place ALLRANKS_WORLD states; what it leaves out follows from the rest."""
+    """Read ALLRANKS_WORLD; what it leaves out is derived from the rest."""
     text = env.get(NAME, "").strip()
     if not text:
         return None

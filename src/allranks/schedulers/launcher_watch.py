@@ -61,6 +61,7 @@ class LauncherWatch(Supervisor):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+        self._wait_events.close()
         return self.code
 
     def _post(self, number: int, frame: FrameType | None) -> None:

@@ -19,6 +19,8 @@ python -m allranks.runtime.agent attempt-start ATTEMPT_DIR [options]     may it 
 python -m allranks.runtime.agent attempt-end ATTEMPT_DIR EXIT_CODE [options]  what follows it
 python -m allranks.runtime.agent horovod-server --host A --port N        serve the rendezvous of Horovod's ranks"""
 
+_WITH_COMMAND = ("ranks", "rank", "block-signals")
+
 
 class AgentOptions(NamedTuple):
     """The options of one agent command."""
@@ -60,62 +62,13 @@ class AgentOptions(NamedTuple):
 def read_options(arguments: Sequence[str]) -> AgentOptions:
     """Return the options, or raise a `UsageError`."""
     ours, command = _split(arguments)
-    found = _parser().parse_args(ours)
-    if found.verb == "summary":
-        return AgentOptions("summary", attempt=found.attempt, exit_code=found.exit_code)
-    if found.verb in ("attempt-start", "attempt-end"):
-        return _attempt_options(found)
-    if found.verb == "horovod-server":
-        return AgentOptions("horovod-server", host=found.host, port=found.port)
-    if not command:
+    found = vars(_parser().parse_args(ours))
+    if found["verb"] in _WITH_COMMAND and not command:
         raise UsageError(f"No command to run. Write it after --, like this:\n{USAGE}")
-    if found.verb == "block-signals":
-        return AgentOptions("block-signals", command)
-    _check_show(found.show)
-    if found.verb == "rank":
-        return AgentOptions(
-            "rank",
-            command,
-            found.prefix,
-            found.show,
-            local_rank_arg=found.local_rank_arg,
-            peers=found.peers,
-        )
-    if found.nprocs < 1:
-        raise UsageError(f"--nprocs {found.nprocs}: a node has at least one rank.")
-    return AgentOptions(
-        "ranks",
-        command,
-        found.prefix,
-        found.show,
-        nprocs=found.nprocs,
-        mode=found.mode,
-        preload=tuple(name for name in found.preload.split(",") if name),
-        nnodes=found.nnodes,
-        node_rank=found.node_rank,
-        summary=not found.no_summary,
-        plain=found.plain,
-    )
-
-
-def _attempt_options(found: argparse.Namespace) -> AgentOptions:
-    """Return the options of the commands between two attempts."""
-    return AgentOptions(
-        found.verb,
-        attempt=found.attempt,
-        exit_code=found.exit_code,
-        policy=RequeuePolicy(
-            found.requeue, found.max_attempts, found.max_no_progress, found.restarts
-        ),
-        job=found.job,
-        nodes=found.nodes,
-        terminated=found.terminated,
-        ranks_running=found.ranks_running,
-        not_started=found.not_started,
-        refused=found.refused,
-        retry_after=found.retry_after,
-        exclude=found.exclude,
-    )
+    if found.get("nprocs", 1) < 1:
+        raise UsageError(f"--nprocs {found['nprocs']}: a node has at least one rank.")
+    policy = {name: found.pop(name) for name in RequeuePolicy._fields if name in found}
+    return AgentOptions(command=command, policy=RequeuePolicy(**policy), **found)
 
 
 def shown_ranks(show: str, local: Sequence[int]) -> frozenset[int]:
@@ -134,11 +87,16 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return words[:at], tuple(words[at + 1 :])
 
 
-def _check_show(show: str) -> None:
-    if show != "all" and not all(word.isdigit() for word in show.split(",")):
+def _rank_list(text: str) -> str:
+    if text != "all" and not all(word.isdigit() for word in text.split(",")):
         raise UsageError(
-            f"--show {show}: write all, 0 or 0,2 (ranks whose lines reach the console)."
+            f"--show {text}: write all, 0 or 0,2 (ranks whose lines reach the console)."
         )
+    return text
+
+
+def _module_names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -157,11 +115,13 @@ def _parser() -> argparse.ArgumentParser:
     ranks = verbs.add_parser("ranks", help="start and supervise a node's ranks", allow_abbrev=False)
     ranks.add_argument("--nprocs", type=int, required=True, help="ranks on this node")
     ranks.add_argument("--mode", choices=("fork", "exec"), default="exec")
-    ranks.add_argument("--preload", default="", help="modules to import once, before the fork")
+    ranks.add_argument(
+        "--preload", type=_module_names, default=(), help="modules to import before the fork"
+    )
     ranks.add_argument("--nnodes", type=int, help="default: from the Slurm step, else 1")
     ranks.add_argument("--node-rank", type=int, help="default: from the Slurm step, else 0")
     ranks.add_argument(
-        "--no-summary", action="store_true", help="no block with the first error at the end"
+        "--no-summary", dest="summary", action="store_false", help="do not print the first error"
     )
     ranks.add_argument("--plain", action="store_true", help="no rank variables: one bare process")
     rank = verbs.add_parser("rank", help="supervise the one rank that this is", allow_abbrev=False)
@@ -171,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--prefix", choices=("auto", "always", "never"), default="auto")
         each.add_argument(
             "--show",
+            type=_rank_list,
             default=os.environ.get("ALLRANKS_SHOW") or "all",
             help="ranks whose lines reach the console: all, 0, 0,2",
         )
@@ -205,5 +166,4 @@ def _add_attempt_verbs(verbs: Any) -> None:
         each.add_argument("--refused", action="store_true", help="Slurm did not requeue the job")
         each.add_argument("--retry-after", default="0", help="seconds to the next try; empty: none")
         each.add_argument("--exclude", default="", help="nodes that the job avoids")
-    start.set_defaults(exit_code=None)
     end.add_argument("exit_code", type=int)

@@ -110,13 +110,10 @@ def children() -> list[int] | None:
 
 def descendants(root: int) -> list[int]:
     """Return the running processes below ``root``, without zombies."""
-    table = processes()
-    children: dict[int, list[ProcessEntry]] = {}
-    for process in table.values():
-        children.setdefault(process.parent, []).append(process)
+    below = _by_parent()
     found, queue = [], [root]
     while queue:
-        for child in children.get(queue.pop(), ()):
+        for child in below.get(queue.pop(), ()):
             queue.append(child.pid)
             if child.state not in "ZX":
                 found.append(child.pid)
@@ -125,17 +122,22 @@ def descendants(root: int) -> list[int]:
 
 def agents_below(root: int) -> list[int]:
     """Return the agents that ``root`` is or has started, the topmost on each branch."""
-    children: dict[int, list[int]] = {}
-    for process in processes().values():
-        children.setdefault(process.parent, []).append(process.pid)
+    below = _by_parent()
     found, queue = [], [root]
     while queue:
         pid = queue.pop()
         if _is_agent(pid):
             found.append(pid)  # below it are its ranks
         else:
-            queue.extend(children.get(pid, ()))
+            queue.extend(child.pid for child in below.get(pid, ()))
     return found
+
+
+def _by_parent() -> dict[int, list[ProcessEntry]]:
+    table: dict[int, list[ProcessEntry]] = {}
+    for process in processes().values():
+        table.setdefault(process.parent, []).append(process)
+    return table
 
 
 def _is_agent(pid: int) -> bool:

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from allranks.errors import UsageError
 from allranks.runtime.agent.console import print_line
-from allranks.runtime.agent.local_ranks import start_local_ranks
 from allranks.runtime.world import process_group
 from allranks.runtime.world.detection import launch_id
 from allranks.runtime.world.env_variables import read_int
@@ -95,6 +94,8 @@ def _start(here: World, nprocs: int, log_folder: Path | None) -> World:
             f"started again: {why}.\nPut the training into a file, for example train.py, and type: "
             f"allranks run --nprocs {nprocs} train.py"
         )
+    from allranks.runtime.agent.local_ranks import start_local_ranks
+
     _note_idle_nodes(here, nprocs)
     local = nprocs // here.nodes
     first = _variables(here, local)

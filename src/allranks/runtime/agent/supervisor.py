@@ -26,6 +26,7 @@ from allranks.runtime.agent.rank_output import Child, RankOutput
 
 if TYPE_CHECKING:
     import subprocess
+    import threading
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -109,10 +110,7 @@ class ThreadEvents:
         os.set_blocking(self._writer, False)
         self._posted: deque[int] = deque()
         self._exits: deque[tuple[int, int]] = deque()
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-        os.close(self._writer)
+        self._waiters: list[threading.Thread] = []
 
     def post(self, number: int) -> None:
         """Add a signal, from any thread or signal handler."""
@@ -128,7 +126,9 @@ class ThreadEvents:
             self._exits.append((process.pid, code))
             self._wake()
 
-        background_thread(wait, "allranks wait").start()
+        thread = background_thread(wait, "allranks wait")
+        thread.start()
+        self._waiters.append(thread)
 
     def read(self) -> list[CaughtSignal]:
         with suppress(BlockingIOError):
@@ -138,6 +138,13 @@ class ThreadEvents:
 
     def collect(self) -> list[tuple[int, int]]:
         return [self._exits.popleft() for _ in range(len(self._exits))]
+
+    def close(self) -> None:
+        """Close the pipe, when all processes have ended and nothing is posted any more."""
+        for thread in self._waiters:
+            thread.join()
+        os.close(self.fd)
+        os.close(self._writer)
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # full: the reader has enough to wake up for

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from allranks.observe.view.curve_thinning import Curve
-from allranks.observe.view.fit_steps import fit_start, window_steps
+from allranks.observe.view.metric_columns import Curve, fit_start, window_steps
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
 from allranks.observe.view.step_phases import mean_phases, phases_of, phases_over_time

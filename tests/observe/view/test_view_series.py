@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks.observe.view.curve_thinning import Curve, smooth, thin
+from allranks.observe.view.metric_columns import Curve, smooth, thin
 from allranks.observe.view.model import PHASES
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.step_phases import mean_phases, phases_over_time

@@ -10,7 +10,7 @@ import pytest
 from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.diagnostics import diagnostics
 from allranks.observe.view.heatmap_data import heatmap, heatmap_kinds
-from allranks.observe.view.metric_columns import Columns
+from allranks.observe.view.metric_columns import MetricColumns
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
 from allranks.runs import Run
@@ -131,13 +131,16 @@ def test_of_an_array_a_task_that_runs_comes_first(tmp_path: Path) -> None:
 def test_every_task_of_an_array(tmp_path: Path) -> None:
     run = make_array(tmp_path, {"0": "", "1": "failed"})
     source = _source(run)
-    assert [(each.task, each.train["step"]) for each in source.each()] == [("0", [10]), ("1", [20])]
-    assert source in source.each()
+    assert [(each.task, each.train["step"]) for each in source.task_sources()] == [
+        ("0", [10]),
+        ("1", [20]),
+    ]
+    assert source in source.task_sources()
     make_array(tmp_path, {"0": "", "1": "failed", "7": ""})
     source.refresh()
-    assert [each.task for each in source.each()] == ["0", "1", "7"]
+    assert [each.task for each in source.task_sources()] == ["0", "1", "7"]
     plain = _source(make_run(tmp_path / "plain", windows=3))
-    assert plain.each() == [plain]
+    assert plain.task_sources() == [plain]
 
 
 def test_an_attempt_of_an_array_waits_for_its_name(tmp_path: Path) -> None:
@@ -225,7 +228,7 @@ def test_steps_that_are_no_numbers(tmp_path: Path) -> None:
 
 
 def test_columns() -> None:
-    columns = Columns()
+    columns = MetricColumns()
     columns.add([{"step": 1, "kind": "train"}, {"step": 2, "loss": 1}])
     columns.add([{"step": 3, "loss": None, "text": "x", "huge": 10**400}])
     assert columns.names == ["step", "loss"]

@@ -30,7 +30,7 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Where the value lies, in pixels."""
+        """Return the position of a value in pixels."""
         low, high, here = self.low, self.high, clipped(value)
         if self.log:
             low, high, here = math.log10(low), math.log10(high), math.log10(here)
@@ -39,24 +39,24 @@ class Axis:
 
 
 def usable(value: float | None, log: bool = False) -> bool:
-    """Whether it can be drawn: a finite number, above 0 on a logarithmic axis."""
+    """Return whether a value can be drawn: finite, and above 0 on a logarithmic axis."""
     return value is not None and math.isfinite(value) and (not log or value >= _SMALL)
 
 
 def clipped(value: float) -> float:
-    """The number as far as one can reckon with it."""
+    """Return the number, limited to what can be computed with."""
     return 0.0 if abs(value) < _SMALL else min(max(value, -_LARGE), _LARGE)
 
 
 def linear(values: Iterable[float], start: float, end: float, *, zero: bool = False) -> Axis:
-    """An axis whose first and last ticks hold all values; ``zero``: it begins at 0."""
+    """Return an axis whose first and last ticks enclose all values; ``zero``: it begins at 0."""
     low, high = _span(values, zero)
     marks = ticks(low, high, _most(start, end))
     return Axis(min(marks[0], low), max(marks[-1], high), start, end, marks, tick_texts(marks))
 
 
 def tight(values: Iterable[float], start: float, end: float) -> Axis:
-    """An axis that ends where the values do: for steps and times, where a margin would mislead."""
+    """Return an axis that ends where the values do, for steps and times, where a margin would mislead."""
     low, high = _span(values, False)
     if low == high:
         return Axis(low - 1, high + 1, start, end, [low], [compact(low)])
@@ -65,7 +65,7 @@ def tight(values: Iterable[float], start: float, end: float) -> Axis:
 
 
 def logarithmic(values: Iterable[float], start: float, end: float) -> Axis:
-    """A logarithmic axis; few values of their own (1, 2, 4, 8 nodes) are its ticks."""
+    """Return a logarithmic axis; a few given values (1, 2, 4, 8 nodes) are its ticks."""
     own = sorted({clipped(value) for value in values if usable(value, log=True)}) or [1.0]
     low, high = own[0], own[-1]
     if len(own) <= _most(start, end, 60) and abs(end - start) / len(own) > 24:
@@ -79,7 +79,7 @@ def logarithmic(values: Iterable[float], start: float, end: float) -> Axis:
 
 
 def with_ticks(axis: Axis, values: Iterable[float], marks: Sequence[float]) -> Axis:
-    """The axis with ticks of the caller's own, as long as they and the values need."""
+    """Return the axis with the caller's ticks, as long as they and the values need."""
     spread = [*values, *marks]
     return replace(
         axis,
@@ -91,7 +91,7 @@ def with_ticks(axis: Axis, values: Iterable[float], marks: Sequence[float]) -> A
 
 
 def time_axis(seconds: Iterable[float], start: float, end: float) -> Axis:
-    """An axis of seconds since a beginning, in minutes, hours or days as people count them."""
+    """Return an axis of elapsed seconds, in minutes, hours or days."""
     low, high = _span(seconds, False)
     high = high if high > low else low + 1
     most = _most(start, end, 90)
@@ -104,7 +104,7 @@ def time_axis(seconds: Iterable[float], start: float, end: float) -> Axis:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """At most about ``most`` round numbers that cover the range."""
+    """Return at most about ``most`` round numbers that cover the range."""
     low, high = clipped(low), clipped(high)
     span = (high - low) or abs(high) or 1.0
     size = 10.0 ** math.floor(math.log10(span / most))
@@ -116,7 +116,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten; over less than two of them also their twofold and fivefold."""
+    """Return powers of ten; over less than two of them also their double and fivefold."""
     low, high = max(clipped(low), _SMALL), max(clipped(high), _SMALL)
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     stride = max(1, math.ceil((last - first) / 7))
@@ -127,7 +127,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_texts(marks: Sequence[float]) -> list[str]:
-    """The ticks of one axis, all with as many decimals as their step needs."""
+    """Return the labels of one axis, all with as many decimals as its step needs."""
     largest = max((abs(mark) for mark in marks), default=0.0)
     if largest >= 10000 or 0 < largest < 1e-3 or len(marks) < 2:
         return [compact(mark) for mark in marks]
@@ -137,7 +137,7 @@ def tick_texts(marks: Sequence[float]) -> list[str]:
 
 
 def compact(value: float) -> str:
-    """A number in few letters: ``1.5k``, ``20M``, ``0.25``, ``3e-5``."""
+    """Format a number in few letters: ``1.5k``, ``20M``, ``0.25``, ``3e-5``."""
     for size, suffix in _SUFFIXES:
         if abs(value) >= size and (size > 1e3 or abs(value) >= 10000):
             return f"{value / size:.3g}{suffix}"
@@ -148,7 +148,7 @@ def compact(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``45 s``, ``10 min``, ``1 h 30``, ``2 d``."""
+    """Format seconds: ``45 s``, ``10 min``, ``1 h 30``, ``2 d``."""
     whole = round(seconds)
     if whole == 0 or whole % 60:
         return f"{whole // 60}:{whole % 60:02} min" if whole > 60 else f"{whole} s"
@@ -167,7 +167,7 @@ def _span(values: Iterable[float], zero: bool) -> tuple[float, float]:
 
 
 def _most(start: float, end: float, pixels: float = 40) -> int:
-    """How many ticks have room."""
+    """Return how many ticks fit."""
     return max(2, int(abs(end - start) / pixels))
 
 

@@ -23,7 +23,7 @@ def bar_plot(
     width: float = 720,
     height: float = 320,
 ) -> str:
-    """One bar for each label, stacked of the parts; what is absent or negative counts as 0.
+    """Draw one bar for each label, stacked from the parts; absent and negative values count as 0.
 
     The parts keep their order and colours, also those that are 0 everywhere.
     """
@@ -56,7 +56,7 @@ def _height(part: Sequence[float | None], place: int) -> float:
 
 
 def _labelled(labels: Sequence[str], left: float, right: float) -> Axis:
-    """The bars' middles; where the labels would touch, only every second, third … is written."""
+    """Return the bars to label: where labels would touch, only every second, third … one."""
     slot = (right - left) / max(len(labels), 1)
     widest = min(max((svg.text_width(label) for label in labels), default=0), 150) + 10
     stride = max(1, math.ceil(widest / slot)) if slot < 60 else 1

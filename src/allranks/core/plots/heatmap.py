@@ -31,7 +31,7 @@ def heat_plot(
     breaks: Sequence[int] = (),
     width: float = 720,
 ) -> str:
-    """The cells as the text of an SVG: ``values[row][column]``, coloured from ``low`` to ``high``.
+    """Draw the cells ``values[row][column]`` as an SVG, coloured from ``low`` to ``high``.
 
     ``times`` are the ends of the columns in seconds, between which time may be left out, and ``begin`` is
     when the first one begins; a cell without a value stays empty. ``breaks``: columns before which a line
@@ -70,7 +70,7 @@ def _cells(
 
 
 def _row_names(names: Sequence[str], left: float, top: float, tall: float) -> Iterator[str]:
-    """As many as have room, evenly chosen."""
+    """Return as many row labels as fit, evenly chosen."""
     size = tall / len(names)
     stride = max(1, -(-14 // size)) if size < 14 else 1
     for place in range(0, len(names), int(stride)):
@@ -91,7 +91,7 @@ def _breaks(
 def _time_ticks(
     seconds: Sequence[float], left: float, right: float, bottom: float, x: str
 ) -> Iterator[str]:
-    """Each at the column that holds its time, as far as it does not touch the one before it."""
+    """Return ticks at the columns that hold their times, without overlap."""
     scale = axes.time_axis(seconds, left, right)
     spots, last = [], -ROOM
     for tick, words in zip(scale.ticks, scale.texts, strict=True):
@@ -107,7 +107,7 @@ def _time_ticks(
 
 
 def _scale(width: float, low: float, high: float, unit: str) -> Iterator[str]:
-    """The colours from low to high, at the top right."""
+    """Draw the colour scale at the top right."""
     most = step_time(high) if unit == "s" else f"{axes.compact(high)} {unit}".strip()
     right = width - RIGHT - svg.text_width(most) - 6
     ramp = [[float(place) for place in range(LEVELS)]]

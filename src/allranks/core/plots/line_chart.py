@@ -46,7 +46,7 @@ def line_plot(
     y_ticks: Sequence[float] = (),
     stretch: tuple[float, float, str] | None = None,
 ) -> str:
-    """The lines as the text of an SVG.
+    """Draw the lines as an SVG.
 
     ``x`` and ``y`` name the axes; ``time_x``: x are seconds since the beginning; ``zero``: y begins at 0;
     ``x_ticks`` and ``y_ticks``: in place of round numbers; ``stretch``: from this x to that one the ground
@@ -75,7 +75,7 @@ def line_plot(
 
 
 def _stretch(begin: float, end: float, words: str, across: Axis, up: Axis) -> list[str]:
-    """A ground of another colour, with what it stands for above its middle, as far as that has room."""
+    """Draw a coloured background with its label above the middle, kept inside the plot."""
     left, right = across.at(begin), across.at(end)
     half = svg.text_width(words) / 2
     middle = max(min((left + right) / 2, across.end - half), across.start + half)
@@ -89,7 +89,7 @@ def _stretch(begin: float, end: float, words: str, across: Axis, up: Axis) -> li
 
 
 def frame(across: Axis, up: Axis, x: str) -> list[str]:
-    """The grid, the ticks and the name of the x axis."""
+    """Draw the grid, the ticks and the name of the x axis."""
     left, right, bottom = across.start, across.end, up.start
     level = [svg.line(left, up.at(tick), right, up.at(tick)) for tick in up.ticks]
     short = [
@@ -108,17 +108,17 @@ def frame(across: Axis, up: Axis, x: str) -> list[str]:
 
 
 def _inside(x: float, words: str, right: float) -> float:
-    """Where a text below the axis is centred, so that the last one is not cut off."""
+    """Return the centre of a label below the axis, so that the last one is not cut off."""
     return min(x, right + RIGHT - svg.text_width(words) / 2 - 2)
 
 
 def nothing(x: float, y: float) -> str:
-    """In place of an empty plot."""
+    """Draw the text that replaces an empty plot."""
     return svg.text(x, y, "no data yet", "middle", soft=True)
 
 
 def left_margin(texts: Sequence[str]) -> float:
-    """The room that the texts of the y axis need."""
+    """Return the width that the labels of the y axis need."""
     return 20 + max((svg.text_width(words) for words in texts), default=0) + 4
 
 
@@ -140,7 +140,7 @@ def _axes(
 
 
 def _segments(one: LineSeries, log_x: bool, log_y: bool) -> list[list[tuple[float, float]]]:
-    """The stretches without a gap."""
+    """Split a line at its gaps."""
     segments: list[list[tuple[float, float]]] = [[]]
     for x, y in zip(one.xs, one.ys, strict=False):
         if y is not None and axes.usable(x, log_x) and axes.usable(y, log_y):
@@ -151,7 +151,7 @@ def _segments(one: LineSeries, log_x: bool, log_y: bool) -> list[list[tuple[floa
 
 
 def _ends(one: LineSeries, log_x: bool, log_y: bool) -> list[tuple[float, float]]:
-    """The lower and the upper end of every error bar, one after the other."""
+    """Return the lower and the upper end of every error bar, one after the other."""
     pairs = [(x, spread) for x, spread in zip(one.xs, one.spread, strict=False) if spread]
     ends = [((x, low), (x, high)) for x, (low, high) in pairs]
     return [
@@ -163,7 +163,7 @@ def _ends(one: LineSeries, log_x: bool, log_y: bool) -> list[tuple[float, float]
 
 
 def _bars(ends: Sequence[tuple[float, float]], across: Axis, up: Axis) -> str:
-    """Error bars with a short line across each end."""
+    """Draw error bars with a short line across each end."""
     marks = []
     for (x, low), (_, high) in zip(ends[::2], ends[1::2], strict=True):
         middle, bottom, top = across.at(x), up.at(low), up.at(high)

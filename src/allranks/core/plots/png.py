@@ -20,12 +20,12 @@ LEVELS = 96
 
 
 def data_uri(values: Sequence[Sequence[float | None]], low: float, high: float) -> str:
-    """The cells as an address that holds the picture itself."""
+    """Return the cells as a data URI that contains the image."""
     return "data:image/png;base64," + base64.b64encode(png(values, low, high)).decode("ascii")
 
 
 def png(values: Sequence[Sequence[float | None]], low: float, high: float) -> bytes:
-    """One pixel for each cell, coloured from ``low`` to ``high``."""
+    """Encode the cells as a PNG, one pixel each, coloured from ``low`` to ``high``."""
     width = max((len(row) for row in values), default=0)
     rows = [bytes(_level(value, low, high) for value in row) for row in values]
     raw = b"".join(b"\0" + row.ljust(width, bytes([LEVELS])) for row in rows)
@@ -42,7 +42,7 @@ def png(values: Sequence[Sequence[float | None]], low: float, high: float) -> by
 
 
 def palette() -> list[tuple[int, int, int]]:
-    """The colours of the scale, from low to high."""
+    """Return the colours of the scale, from low to high."""
     return [_colour(place / (LEVELS - 1)) for place in range(LEVELS)]
 
 

@@ -28,22 +28,22 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def escaped(text: object) -> str:
-    """The text as XML may hold it: escaped, in its lines, without control characters."""
+    """Escape text for XML, keeping its lines and dropping control characters."""
     return html.escape(_NOT_XML.sub("�", clean_lines(str(text))))
 
 
 def number(value: float) -> str:
-    """A coordinate: a tenth of a pixel is enough."""
+    """Format a coordinate to a tenth of a pixel."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def text_width(text: str, size: float = FONT) -> float:
-    """About how wide it will be drawn."""
+    """Estimate the width of a text when drawn."""
     return len(text) * size * _LETTER
 
 
 def shortened(text: str, width: float, size: float = FONT) -> str:
-    """The text, cut with a … where it would not fit."""
+    """Cut a text with a … where it would not fit."""
     most = max(int(width / (size * _LETTER)), 1)
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
@@ -51,7 +51,7 @@ def shortened(text: str, width: float, size: float = FONT) -> str:
 def text(
     x: float, y: float, words: str, anchor: str = "start", *, soft: bool = False, bold: bool = False
 ) -> str:
-    """One line of text."""
+    """Draw one line of text."""
     weight = ' font-weight="600"' if bold else ""
     side = "" if anchor == "start" else f' text-anchor="{anchor}"'
     kind = f'class="s" fill="{SOFT}"' if soft else f'class="t" fill="{TEXT}"'
@@ -59,13 +59,13 @@ def text(
 
 
 def line(x1: float, y1: float, x2: float, y2: float) -> str:
-    """A line of the grid."""
+    """Draw a line of the grid."""
     ends = zip(("x1", "y1", "x2", "y2"), (x1, y1, x2, y2), strict=True)
     return "<line " + " ".join(f'{k}="{number(v)}"' for k, v in ends) + "/>"
 
 
 def paint(index: int, colour: str | None = None) -> tuple[str, str]:
-    """The class and the plain colour of one series; a colour of the caller's own has no class."""
+    """Return the class and the plain colour of a series; a colour given by the caller has no class."""
     if colour:
         return "", escaped(colour)
     place = index % len(COLOURS)
@@ -75,7 +75,7 @@ def paint(index: int, colour: str | None = None) -> tuple[str, str]:
 def legend(
     names: Sequence[tuple[str, int, str | None, bool]], left: float, top: float, right: float
 ) -> tuple[list[str], float]:
-    """Swatches with their names, in as many rows as they need, and where the rows end.
+    """Draw swatches with their names, in as many rows as needed; return them and where the rows end.
 
     Each is (name, place among the colours, colour of its own, dashed).
     """
@@ -98,7 +98,7 @@ def legend(
 
 
 def heading(title: str, about: str, left: float, width: float) -> list[str]:
-    """The title in bold, and after it what is shown and in which unit."""
+    """Draw the title in bold, followed by what is shown and its unit."""
     shown = shortened(title, width, 14)
     rest = shortened(about, width - text_width(shown, 14) - 10) if about else ""
     spans = (
@@ -111,7 +111,7 @@ def heading(title: str, about: str, left: float, width: float) -> list[str]:
 
 
 def document(width: float, height: float, parts: Iterable[str], title: str) -> str:
-    """The whole picture."""
+    """Wrap the parts into a complete SVG."""
     name = escaped(title or "plot")
     size = f"{number(width)} {number(height)}"
     body = "\n".join(parts)
@@ -124,7 +124,7 @@ def document(width: float, height: float, parts: Iterable[str], title: str) -> s
 
 
 def _style() -> str:
-    """The colours as variables with fallbacks; ``:root`` is the picture only where it stands alone."""
+    """Return the colours as variables with fallbacks; ``:root`` is the SVG only where it stands alone."""
     plain = {"text": TEXT, "soft": SOFT, "grid": GRID, "back": BACK}
     plain |= {str(place): colour for place, colour in enumerate(COLOURS, 1)}
     rules = [
@@ -143,7 +143,7 @@ def _style() -> str:
 
 
 def on_dark() -> str:
-    """The variables that a page sets where its ground is dark, as CSS."""
+    """Return the CSS variables that a page sets on a dark background."""
     dark = _DARK | {str(place): colour for place, colour in enumerate(_ON_DARK, 1)}
     return ";".join(f"--plot-{name}:{colour}" for name, colour in dark.items())
 

@@ -65,21 +65,21 @@ class SignalCheckResult:
 
     @property
     def missing(self) -> dict[str, list[int]]:
-        """Signal → ranks that did not get it."""
+        """Map each signal to the ranks that did not receive it."""
         absent = {
             name: [each.rank for each in self.ranks if not each.has(name)] for name in self.signals
         }
         return {name: ranks for name, ranks in absent.items() if ranks}
 
     def late(self, name: str) -> list[int]:
-        """Ranks that began to listen after others had got the signal."""
+        """Return the ranks that started to listen after others had received the signal."""
         first = min((each.arrived[name] for each in self.ranks if each.has(name)), default=None)
         missing = [each for each in self.ranks if not each.has(name)]
         return [each.rank for each in missing if first and each.ready and each.ready > first]
 
     @property
     def lost_workers(self) -> list[int]:
-        """Ranks whose workers died of a signal that was not theirs."""
+        """Return the ranks whose workers died of a signal that was not meant for them."""
         return [each.rank for each in self.ranks if each.workers not in (2, None)]
 
     @property
@@ -91,7 +91,7 @@ class SignalCheckResult:
 
 
 def early_signal(text: str) -> str:
-    """``B:USR1@60`` → ``SIGUSR1``."""
+    """Return the signal's name: ``B:USR1@60`` → ``SIGUSR1``."""
     word = text.rpartition(":")[2].partition("@")[0].upper()
     try:
         return (
@@ -106,7 +106,7 @@ def _full(word: str) -> str:
 
 
 def check_on_slurm(plan: Plan, run: Run, job_id: str, say: Say) -> SignalCheckResult:
-    """Watch a submitted job of the probe; it is cancelled however this ends."""
+    """Watch a submitted job of the probe, and cancel it however this ends."""
     watch = _CheckWatch(
         run, plan.shape.world_size if plan.launcher.supervised else plan.shape.nodes
     )
@@ -129,7 +129,7 @@ def check_on_slurm(plan: Plan, run: Run, job_id: str, say: Say) -> SignalCheckRe
 def check_locally(
     words: Sequence[str], launcher: str, size: int, root: Path, say: Say
 ) -> SignalCheckResult:
-    """Start the probe by ``allranks run`` and signal that."""
+    """Start the probe with ``allranks run`` and signal it."""
     command = [sys.executable, "-m", "allranks", "run", "--runs", str(root), *words, "-m", MODULE]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -158,7 +158,7 @@ class _CheckWatch:
         self.size = size
 
     def ranks(self, known: bool = False) -> list[RankSignals]:
-        """Every rank, those that have not written yet as well; or only those ``known``."""
+        """Return every rank, including those that have not written yet; or only those ``known``."""
         files = sorted(self._root.glob("**/attempts/1/signals/rank-*.jsonl"))
         found = {int(file.stem[5:]): file for file in files}
         numbers = found if known else range(max(self.size, max(found, default=-1) + 1))
@@ -191,7 +191,7 @@ def _until_ready(watch: _CheckWatch, job_id: str, say: Say) -> None:
 def _until_all(
     watch: _CheckWatch, name: str, tell: Callable[[], None], ended: Callable[[], bool]
 ) -> None:
-    """Until every rank has the signal, or the others have had it for a while, or the job ended."""
+    """Wait until every rank has the signal, the others have had it for a while, or the job ended."""
     first = None
     while not all(each.has(name) for each in watch.ranks()):
         if any(each.has(name) for each in watch.ranks()):
@@ -225,14 +225,14 @@ def _until(
 
 
 def save_result(found: SignalCheckResult, run: Run) -> None:
-    """The outcome beside the logs of the job that was the check, for the views of that run."""
+    """Write the result beside the logs of the check's job, for the views of that run."""
     write_json(
         run.path / CHECK_FILE, {"check": "signal", **found.record(), "advice": result_advice(found)}
     )
 
 
 def result_table(found: SignalCheckResult) -> list[str]:
-    """A header and a row for each rank."""
+    """Return a header and a row for each rank."""
     head = ["rank", "host", "end of the job", *found.signals, "workers"]
     rows = [head, *([*_row(found, each)] for each in found.ranks)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(head))]
@@ -257,7 +257,7 @@ def _arrival(rank: RankSignals, name: str) -> str:
 
 
 def result_advice(found: SignalCheckResult) -> list[str]:
-    """The verdict, then what to type for whatever is missing."""
+    """Return the verdict, then what to type for whatever is missing."""
     if found.ok:
         ranks = "the rank" if len(found.ranks) == 1 else f"all {len(found.ranks)} ranks"
         return [f"Every signal reached {ranks} in {found.where}."]

@@ -28,7 +28,7 @@ SEPARATE_METRICS = frozenset(
 
 
 def run_value(path: str) -> Reader:
-    """One value a run, by its path in the run_view."""
+    """Read one value per run, by its path in the RunView."""
     get = attrgetter(path)
 
     def read(run_view: RunView) -> Iterator[Sample]:
@@ -38,7 +38,7 @@ def run_value(path: str) -> Reader:
 
 
 def metric_value(key: str) -> Reader:
-    """The latest of one metric."""
+    """Read the latest value of one metric."""
 
     def read(run_view: RunView) -> Iterator[Sample]:
         yield {}, run_view.values.get(key)
@@ -47,7 +47,7 @@ def metric_value(key: str) -> Reader:
 
 
 def rank_values(field: str) -> Reader:
-    """A field of each rank."""
+    """Read a field of each rank."""
 
     def read(run_view: RunView) -> Iterator[Sample]:
         for rank in run_view.ranks:
@@ -57,7 +57,7 @@ def rank_values(field: str) -> Reader:
 
 
 def node_values(field: str) -> Reader:
-    """A field of each node."""
+    """Read a field of each node."""
 
     def read(run_view: RunView) -> Iterator[Sample]:
         for node in run_view.nodes:
@@ -67,7 +67,7 @@ def node_values(field: str) -> Reader:
 
 
 def gpu_values(field: str) -> Reader:
-    """A field of each GPU, with the rank that uses it where that is known."""
+    """Read a field of each GPU, with the rank that uses it where that is known."""
 
     def read(run_view: RunView) -> Iterator[Sample]:
         ranks = {_gpu_key(rank.host, rank.gpu): rank for rank in run_view.ranks if rank.gpu}
@@ -87,7 +87,7 @@ def _node_labels(node: NodeNow) -> Labels:
 
 
 def _gpu_key(host: str, gpu: GpuNow) -> str:
-    """What tells a GPU apart: its own id, else its host and number."""
+    """Identify a GPU by its uuid, else by its host and number."""
     return gpu.uuid or f"{host} {gpu.gpu}"
 
 
@@ -98,45 +98,45 @@ def _gpu_labels(node: NodeNow, gpu: GpuNow, ranks: Mapping[str, RankNow]) -> Lab
 
 
 def run_info(run_view: RunView) -> Iterator[Sample]:
-    """What a run is, as labels."""
+    """Yield the run's description as labels."""
     run = run_view.status.run
     yield {"name": run.name, "scheduler": run.scheduler, "nodes": run_view.status.nodes}, 1
 
 
 def state_series(run_view: RunView) -> Iterator[Sample]:
-    """One series a state, 1 for the one that it is in."""
+    """Yield one series per state, 1 for the current one."""
     for state in JobState:
         yield {"state": state.value}, float(run_view.status.state is state)
 
 
 def attempt_start(run_view: RunView) -> Iterator[Sample]:
-    """When the present attempt began."""
+    """Yield the start of the current attempt."""
     start = run_view.status.start
     yield {}, start.timestamp() if start else None
 
 
 def phase_seconds(run_view: RunView) -> Iterator[Sample]:
-    """What a step's time goes to."""
+    """Yield the seconds of a step by phase."""
     for phase in PHASES:
         yield {"phase": phase}, run_view.phases.get(phase)
 
 
 def training_metrics(run_view: RunView) -> Iterator[Sample]:
-    """The training's own; what has a name of its own here is not said twice."""
+    """Yield the metrics of the training that have no name of their own here."""
     for name, value in run_view.values.items():
         if name not in SEPARATE_METRICS and not name.startswith("lr_"):
             yield {"name": name}, value
 
 
 def learning_rates(run_view: RunView) -> Iterator[Sample]:
-    """Learning rates."""
+    """Yield the learning rates."""
     for name, value in run_view.values.items():
         if name == "lr" or name.startswith("lr_"):
             yield {"name": name}, value
 
 
 def goodput_value(field: str) -> Reader:
-    """A field of the goodput."""
+    """Read a field of the goodput."""
 
     def read(run_view: RunView) -> Iterator[Sample]:
         yield {}, getattr(run_view.goodput, field) if run_view.goodput else None
@@ -145,13 +145,13 @@ def goodput_value(field: str) -> Reader:
 
 
 def attempt_seconds(run_view: RunView) -> Iterator[Sample]:
-    """How long each attempt held its nodes."""
+    """Yield the time that each attempt held its nodes."""
     for entry in run_view.attempts:
         yield {"attempt": str(entry.attempt.number), "outcome": entry.outcome}, entry.seconds
 
 
 def last_update(run_view: RunView) -> Iterator[Sample]:
-    """The newest sample of any node."""
+    """Yield the time of the newest sample of any node."""
     yield {}, max((node.time for node in run_view.nodes), default=None)
 
 
@@ -178,13 +178,13 @@ class ExportedMetric:
 
     @property
     def unit(self) -> str:
-        """The unit that its name ends in; empty for a count or a rate."""
+        """Return the unit that the name ends in; empty for a count or a rate."""
         last = self.name.rpartition("_")[2]
         return last if last in UNITS and "_per_" not in self.name else ""
 
     @property
     def sample(self) -> str:
-        """The name of its samples."""
+        """Return the name of its samples."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
 

@@ -49,7 +49,7 @@ def _query(name: str, legend: str = "", more: str = "") -> PanelQuery:
 
 
 def _mean(name: str, by: str, legend: str) -> PanelQuery:
-    """Over the tasks of a job array; of any other run the value itself."""
+    """Query the mean over the tasks of a job array; for any other run the value itself."""
     return PanelQuery(f"avg by (run, {by}) (allranks_{name}{_RUN})", f"{{{{run}}}} {legend}")
 
 
@@ -140,7 +140,7 @@ PANELS = (
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it: pick the data source and the runs above the panels."""
+    """Return the dashboard as Grafana imports it, with the data source and the runs to choose on top."""
     return {
         "title": "allranks",
         "uid": "allranks",
@@ -181,7 +181,7 @@ def _run_variable() -> dict[str, Any]:
 
 
 def _panels() -> Iterator[dict[str, Any]]:
-    """The panels in rows, from left to right; a row is as high as its highest panel."""
+    """Place the panels in rows from left to right; a row is as high as its highest panel."""
     x = y = tallest = 0
     for number, panel in enumerate(PANELS, start=1):
         if x + panel.width > _COLUMNS:

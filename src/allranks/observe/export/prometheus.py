@@ -29,21 +29,23 @@ CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def openmetrics_text(run_views: Iterable[RunView]) -> str:
-    """OpenMetrics text of these runs: what ``/metrics`` of ``allranks web`` gives out."""
+    """Return the runs as OpenMetrics text, as ``/metrics`` of ``allranks web`` serves it."""
     labelled = _labelled(run_views)
     lines = [line for name in EXPORTED_METRICS for line in _family(name, labelled, classic=False)]
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
 def classic_text(run_views: Iterable[RunView]) -> str:
-    """Prometheus' older format, which the node exporter's textfile collector takes."""
+    """Return the runs in Prometheus' classic format, for the node exporter's textfile collector."""
     labelled = _labelled(run_views)
     lines = [line for name in EXPORTED_METRICS for line in _family(name, labelled, classic=True)]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _labelled(run_views: Iterable[RunView]) -> list[tuple[Labels, RunView]]:
-    """Each run (and task) once, with the labels that tell it apart; two of the same id by their folders."""
+    """Return each run (and task) once with its labels; runs with the same id are labelled by their
+    folders.
+    """
     found: dict[tuple[str, str], tuple[Labels, RunView]] = {}
     for run_view in run_views:
         run, task = run_view.status.run, run_view.task
@@ -57,7 +59,7 @@ def _labelled(run_views: Iterable[RunView]) -> list[tuple[Labels, RunView]]:
 def _family(
     name: ExportedMetric, labelled: Sequence[tuple[Labels, RunView]], classic: bool
 ) -> Iterator[str]:
-    """Its head and its samples; nothing at all where no run has a value."""
+    """Yield the header and the samples of a metric; nothing where no run has a value."""
     samples = list(_samples(name, labelled))
     if not samples:
         return
@@ -107,7 +109,7 @@ ANSWER = 10.0
 
 
 def metrics_text(run_views: Sequence[RunView], openmetrics: bool = False) -> str:
-    """In the format that was asked for."""
+    """Return the runs in the requested format."""
     return openmetrics_text(run_views) if openmetrics else classic_text(run_views)
 
 
@@ -117,7 +119,7 @@ def poll_runs(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[list[RunView]]:
-    """The runs as they are now, of job arrays every task; with ``every`` again after so many seconds.
+    """Yield views of the runs, of job arrays those of every task; with ``every`` again after so many seconds.
 
     It goes on until all have ended; SlurmError when of the others nothing has been known for long.
     """
@@ -128,7 +130,7 @@ def poll_runs(
             source.refresh()
         statuses = run_statuses([Run.open(run.path) for run in runs], ANSWER)
         found = zip(sources, statuses, strict=True)
-        yield [view_run(each, status) for source, status in found for each in source.each()]
+        yield [view_run(each, status) for source, status in found for each in source.task_sources()]
         lives = [status for status in statuses if not _is_over(status)]
         if every is None or not lives:
             return
@@ -149,7 +151,7 @@ def _no_answer(lives: Sequence[RunStatus]) -> SlurmError:
 
 
 def write_textfile(path: Path, text: str) -> None:
-    """In one step, so that the collector never reads half a file."""
+    """Write the file atomically, so that the collector never reads half of it."""
     try:
         put_text(path, text)
     except OSError as error:
@@ -159,6 +161,6 @@ def write_textfile(path: Path, text: str) -> None:
 
 
 def _is_over(status: RunStatus) -> bool:
-    """Ended, and no further attempt was announced."""
+    """Return whether the run has ended and no further attempt was announced."""
     last = status.run.last_attempt
     return status.state.ended and not (last is not None and last.has_successor)

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
+from allranks.core.json_numbers import finite_number
 from allranks.errors import MissingDependencyError, UsageError
-from allranks.observe.view.json_numbers import real
 from allranks.observe.view.metric_columns import INDEX_COLUMNS
 from allranks.observe.view.run_source import GPU_VALUES
 from allranks.runs.metrics_tables import KINDS, Metrics
@@ -19,7 +19,7 @@ from allranks.runs.run import Run
 
 
 def write_csv(run: Run, table: str, file: TextIO) -> int:
-    """Titles, then a line per row; absent values are empty. How many rows there were.
+    """Write a header and a line per row, with absent values empty; return the number of rows.
 
     Line by line: a table of many ranks need not fit into memory.
     """
@@ -37,7 +37,7 @@ def write_csv(run: Run, table: str, file: TextIO) -> int:
 
 
 def _cell(value: Any) -> Any:
-    """Lists by their words; of a text what can be written."""
+    """Format a cell: lists are joined by spaces, text is made encodable."""
     if isinstance(value, list):
         value = " ".join(map(str, value))
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
@@ -58,7 +58,7 @@ Scalar = tuple[str, int, float, float]
 
 
 def export_events(run: Run, output: Path | None = None) -> dict[Path, int]:
-    """Write the event files anew; the folders and how many values each one has.
+    """Write the event files again; return their folders and the number of values in each.
 
     An older export in the same folder is replaced once the new one is complete; any other file stays.
     """
@@ -73,10 +73,10 @@ def export_events(run: Run, output: Path | None = None) -> dict[Path, int]:
 
 
 def training_scalars(metrics: Metrics) -> Iterator[Scalar]:
-    """Every value of ``metrics.jsonl`` at its step; those of whole epochs below ``epoch/``."""
+    """Yield every value of ``metrics.jsonl`` at its step; those of whole epochs below ``epoch/``."""
     for kind in KINDS:
         for row in metrics.rows(kind):
-            step, time = real(row.get("step")), real(row.get("time"))
+            step, time = finite_number(row.get("step")), finite_number(row.get("time"))
             if step is None or time is None or abs(step) >= _MOST_STEPS:
                 continue
             for name, number in _numbers(row).items():
@@ -84,8 +84,10 @@ def training_scalars(metrics: Metrics) -> Iterator[Scalar]:
 
 
 def machine_scalars(metrics: Metrics) -> Iterator[Scalar]:
-    """Nodes and GPUs; their steps are the seconds since the first sample."""
-    times = (real(row.get("time")) for table in ("nodes", "gpus") for row in metrics.rows(table))
+    """Yield the values of nodes and GPUs; their steps are seconds since the first sample."""
+    times = (
+        finite_number(row.get("time")) for table in ("nodes", "gpus") for row in metrics.rows(table)
+    )
     begin = min((time for time in times if time is not None), default=0.0)
     for row in metrics.rows("nodes"):
         yield from _sample_scalars(row, _host(row), _NODE, begin)
@@ -96,7 +98,7 @@ def machine_scalars(metrics: Metrics) -> Iterator[Scalar]:
 def _sample_scalars(
     row: Mapping[str, Any], place: str, names: tuple[str, ...], begin: float
 ) -> Iterator[Scalar]:
-    time = real(row.get("time"))
+    time = finite_number(row.get("time"))
     if time is None or time - begin >= _MOST_STEPS:
         return
     for name in names:
@@ -109,7 +111,7 @@ def _host(row: Mapping[str, Any]) -> str:
 
 
 def _tag(*parts: object) -> str:
-    """Of a job array they begin with the task."""
+    """Join the parts of a tag; for a job array the first one is the task."""
     return "/".join(str(part) for part in parts if part).encode("utf-8", "replace").decode()
 
 
@@ -118,7 +120,7 @@ def _tag_prefix(kind: str) -> str:
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a line; what was not finite is null there and NaN here: TensorBoard marks it."""
+    """Return the metrics of a line; a value that was not finite is null there and NaN here."""
     found = {name: _number(value) for name, value in row.items() if name not in _HEAD}
     numbers = {name: number for name, number in found.items() if number is not None}
     bad = row.get("nonfinite")
@@ -127,7 +129,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    """A number. Texts and truth values are left out."""
+    """Return a number; text and booleans are left out."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -137,7 +139,9 @@ def _number(value: object) -> float | None:
 
 
 def _write(folder: Path, scalars: Iterable[Scalar]) -> int:
-    """One file with all of them; how many there were. Older ones of ours go when it is complete."""
+    """Write all scalars into one file and return their number; older files of ours are removed when it is
+    complete.
+    """
     older, count = list[Path](), 0
     writer = None
     try:
@@ -155,7 +159,7 @@ def _write(folder: Path, scalars: Iterable[Scalar]) -> int:
 
 
 def _open_writer(folder: Path) -> tuple[list[Path], Any]:
-    """What an older export left there, and a writer for the new one."""
+    """Return the files of an older export, and a writer for the new one."""
     module = import_module("tensorboard.summary.writer.event_file_writer")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +182,7 @@ def _own_files(folder: Path) -> list[Path]:
 
 
 def _as_float32(value: float) -> float:
-    """What a 32-bit float can hold; more than that is infinite there."""
+    """Return the value as a 32-bit float can hold it; larger ones are infinite."""
     largest = 3.4028235e38
     return math.copysign(math.inf, value) if abs(value) > largest else value
 

@@ -24,7 +24,7 @@ class TextTable:
 
 
 def html_document(title: str, body: str) -> str:
-    """The whole page around its body."""
+    """Return the whole page around its body."""
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -34,7 +34,7 @@ def html_document(title: str, body: str) -> str:
 
 
 def html_facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and values below each other; empty when there are none."""
+    """Return names and values below each other; empty when there are none."""
     rows = "".join(
         f"<tr><td>{escaped(name)}</td><td>{escaped(value)}</td></tr>" for name, value in pairs
     )
@@ -42,7 +42,7 @@ def html_facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def html_table(table: TextTable) -> str:
-    """The table, and what stands below it."""
+    """Return the table and the note below it."""
     heads = "".join(
         f"<th{_kind(table, n)}>{escaped(title)}</th>" for n, title in enumerate(table.titles)
     )
@@ -66,18 +66,18 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#&~])")
 
 
 def escape_markdown(text: str) -> str:
-    """One line in which nothing is taken for Markdown or HTML."""
+    """Return one line in which nothing is interpreted as Markdown or HTML."""
     return _plain(one_line(text))
 
 
 def markdown_prose(text: str) -> str:
-    """Our own sentences, which name commands between backticks."""
+    """Return sentences of ours, in which commands stand between backticks."""
     parts = enumerate(one_line(text).split("`"))
     return "".join(markdown_code(part) if place % 2 else _plain(part) for place, part in parts)
 
 
 def markdown_code(text: str) -> str:
-    """One line of code; the marks around it are longer than any in it."""
+    """Return one line of code; its backticks are longer than any in it."""
     line = one_line(text)
     marks = "`" * (_longest_marks(line) + 1)
     space = " " if "`" in (line[:1], line[-1:]) else ""
@@ -85,7 +85,7 @@ def markdown_code(text: str) -> str:
 
 
 def markdown_block(text: str) -> Iterator[str]:
-    """Lines of code; the fence is longer than any in the text."""
+    """Yield lines of code; the fence is longer than any in the text."""
     fence = "`" * max(3, _longest_marks(text) + 1)
     yield fence
     yield clean_lines(text.rstrip("\n"))
@@ -93,7 +93,7 @@ def markdown_block(text: str) -> Iterator[str]:
 
 
 def markdown_table(table: TextTable) -> Iterator[str]:
-    """The table without what stands below it; its titles are ours."""
+    """Yield the table without the note below it; its titles are trusted."""
     kinds = ["---:" if place in table.numbers else "---" for place in range(len(table.titles))]
     yield "| " + " | ".join(table.titles) + " |"
     yield "| " + " | ".join(kinds) + " |"

@@ -79,5 +79,5 @@ footer{margin-top:36px;color:var(--soft);font-size:13px}
 
 
 def css() -> str:
-    """The style sheet of a page."""
+    """Return the style sheet of a page."""
     return _CSS.strip().replace("DARK", on_dark())

@@ -20,7 +20,7 @@ SLACK = timedelta(minutes=2)
 
 
 def require_usage(job_id: str) -> Usage:
-    """What Slurm tells of a job; an error that says where to look when it tells nothing."""
+    """Return what Slurm knows of a job; raise RunNotFoundError when it knows nothing."""
     usage = job_usage(job_id, timeout=WAIT)
     if usage is None:
         raise RunNotFoundError(
@@ -31,7 +31,7 @@ def require_usage(job_id: str) -> Usage:
 
 
 def is_job_of(run: Run, usage: Usage) -> bool:
-    """Whether it is a job of this run: a cluster that was set up anew gives the same ids again."""
+    """Return whether it is a job of this run: a reinstalled cluster assigns the same ids again."""
     starts = [attempt.start for attempt in run.attempts if attempt.start]
     if starts and usage.start:
         ended = usage.end or datetime.now(timezone.utc)
@@ -42,7 +42,7 @@ def is_job_of(run: Run, usage: Usage) -> bool:
 
 
 def external_job_facts(usage: Usage, *, now: datetime | None = None) -> RunFacts:
-    """From accounting, or as far as Slurm still remembers the job."""
+    """Return the facts from accounting, or from what the controller still knows of the job."""
     return RunFacts(
         name=usage.name or f"job {usage.job_id}",
         id=f"job {usage.job_id}",
@@ -71,7 +71,7 @@ def external_job_facts(usage: Usage, *, now: datetime | None = None) -> RunFacts
 
 
 def used_by_job(usage: Usage) -> UsedResources:
-    """Means and peaks over the whole job; without a source where nothing was recorded."""
+    """Return means and peaks over the whole job; without a source where nothing was recorded."""
     largest = usage.largest
     if usage.cpu_seconds is None and largest is None:
         return UsedResources()
@@ -92,7 +92,7 @@ def used_by_job(usage: Usage) -> UsedResources:
 
 
 def _gpus(usage: Usage) -> list[GpuUsed]:
-    """Accounting knows them only together, so each is shown as the mean of all."""
+    """Return each GPU with the mean of all: accounting does not tell them apart."""
     if usage.gpu_use is None or not usage.gpus:
         return []
     host = usage.hosts or "the job"
@@ -125,6 +125,6 @@ def _limitations(usage: Usage) -> list[str]:
 
 
 def _tasks(usage: Usage) -> dict[str, str]:
-    """How each task of an array stands."""
+    """Return the state of each task of an array."""
     parts = {part.job_id.partition("_")[2]: part.state.value for part in usage.parts}
     return {} if usage.mixed else parts

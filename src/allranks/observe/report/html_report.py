@@ -32,7 +32,7 @@ _LONGEST = 12_000
 def html_report(
     facts: RunFacts, advice: Sequence[Advice], pictures: Sequence[ReportPlot] = ()
 ) -> str:
-    """The whole document."""
+    """Return the whole page."""
     sections = [
         _head(facts, advice),
         _advice(suggested_changes(advice)),

@@ -22,7 +22,7 @@ MIB = 2**20
 
 
 def requested_resources(folder: Path, usage: Usage | None, on_slurm: bool) -> RequestedResources:
-    """On this machine nothing is asked for but ranks: it has what it has."""
+    """Return what a run requested; without Slurm that is only its number of ranks."""
     plan = read_json(folder / "plan.json")
     shape = plan.get("shape") if isinstance(plan.get("shape"), dict) else {}
     assert isinstance(shape, dict)
@@ -54,7 +54,7 @@ def requested_resources(folder: Path, usage: Usage | None, on_slurm: bool) -> Re
 
 
 def allocated_resources(usage: Usage) -> RequestedResources:
-    """What Slurm gave a job; per node only what all of its nodes have alike."""
+    """Return what Slurm allocated; per node only what all of its nodes have alike."""
     nodes = usage.nodes or 1
     return RequestedResources(
         nodes=usage.nodes or None,
@@ -72,7 +72,7 @@ def allocated_resources(usage: Usage) -> RequestedResources:
 
 
 def _each(count: int, usage: Usage) -> int | None:
-    """Of one node; None where the nodes differ."""
+    """Return the count per node; None where the nodes differ."""
     whole, rest = divmod(count, usage.nodes or 1)
     return None if rest or usage.mixed else whole
 
@@ -113,13 +113,13 @@ _LONGEST = 300
 
 
 def trainer_settings(folder: Path) -> dict[str, str]:
-    """The Trainer's, as far as they matter for time and safety; empty without a Trainer."""
+    """Return the Trainer's settings that affect speed and safety; empty without a Trainer."""
     found = read_json(folder / "training.json")
     return {name: str(found[name]) for name in _SETTINGS if found.get(name) is not None}
 
 
 def installed_versions(folder: Path, plan: Mapping[str, Any]) -> dict[str, str]:
-    """Python, the system, the packages that a training depends on, and the code's commit."""
+    """Return the versions of Python, the system and the main packages, and the code's commit."""
     found = read_json(folder / "versions.json")
     shown: dict[str, str] = {}
     if found.get("python"):
@@ -139,21 +139,21 @@ def installed_versions(folder: Path, plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def training_environment(attempt: Path) -> dict[str, str]:
-    """Variables of rank 0 that change how a training runs."""
+    """Return the variables of rank 0 that change how a training runs."""
     known = variables(attempt).items()
     kept = {name: value[:_LONGEST] for name, value in known if name.startswith(_PREFIXES)}
     return redact_environment(kept)
 
 
 def original_command(run: Run) -> list[str]:
-    """What to type for the same again; nothing of a point of a study, whose command is the study's."""
+    """Return the commands that start the run again; empty for a point of a scaling study."""
     if not run.command or run.command[1:2] == ["scale"]:
         return []
     return [*_enter_folder(run), shlex.join(redact_words(run.command))]
 
 
 def exact_command(run: Run) -> list[str]:
-    """What to type for the job exactly as it was settled, whatever the files say today."""
+    """Return the commands that start the job exactly as it was planned, whatever the files contain today."""
     if not (run.path / "job.toml").is_file():
         return []
     verb = scheduler_of(run).verb

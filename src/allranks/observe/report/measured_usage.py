@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from allranks.core.json_numbers import finite_number, whole_number
 from allranks.observe.report.model import GpuUsed, RequestedResources, UsedResources
-from allranks.observe.view.json_numbers import real, whole
-from allranks.observe.view.run_source import AttemptSource, NodeSource, RunSource
+from allranks.observe.view.run_source import AttemptSource, RunSource
+from allranks.runs.node_samples import NodeSource
 
 MOST, LEAST, ALL = 1500, 200, 20_000
 """Samples of each file of a node that means are taken of, evenly spaced, at most and at least; of all about."""
@@ -38,19 +39,22 @@ class _Node:
     disk: list[float] = field(default_factory=list)
 
     def know(self, facts: Row) -> None:
-        """What the sampler wrote of the node itself."""
-        total, limit = real(facts.get("memory_total")), real(facts.get("memory_limit"))
+        """Record what the sampler wrote about the node itself."""
+        total, limit = (
+            finite_number(facts.get("memory_total")),
+            finite_number(facts.get("memory_limit")),
+        )
         self.memory_total = int(total) if total else self.memory_total
         self.memory_limit = int(limit) if limit else self.memory_limit or self.memory_total
-        self.cpus_allowed = whole(facts.get("cpus")) or self.cpus_allowed
-        self.cpus_total = whole(facts.get("cpus_total")) or self.cpus_total
+        self.cpus_allowed = whole_number(facts.get("cpus")) or self.cpus_allowed
+        self.cpus_total = whole_number(facts.get("cpus_total")) or self.cpus_total
 
     def peak(self, row: Row) -> None:
-        """Of every sample."""
-        self.memory = max(self.memory, real(row.get("memory")) or 0.0)
+        """Add a sample to the peaks."""
+        self.memory = max(self.memory, finite_number(row.get("memory")) or 0.0)
 
     def add(self, row: Row) -> None:
-        """Of those that means are taken of; what is absent was not measured."""
+        """Add a sample to the means; absent values were not measured."""
         _append(self.cpus, row, "cpu")
         _append(self.net, row, "net_in", "net_out")
         _append(self.disk, row, "disk_read", "disk_write")
@@ -69,12 +73,12 @@ class _Gpu:
     joules: float = 0.0
 
     def peak(self, row: Row, seconds: float) -> None:
-        """Of every sample, which is the mean of so many seconds."""
-        self.memory = max(self.memory, real(row.get("memory")) or 0.0)
-        self.joules += (real(row.get("power")) or 0.0) * seconds
+        """Add a sample to the peaks; it is the mean of so many seconds."""
+        self.memory = max(self.memory, finite_number(row.get("memory")) or 0.0)
+        self.joules += (finite_number(row.get("power")) or 0.0) * seconds
 
     def add(self, row: Row) -> None:
-        """Of those that means are taken of."""
+        """Add a sample to the means."""
         _append(self.use, row, "use")
         _append(self.power, row, "power")
         _append(self.temperature, row, "temperature")
@@ -90,7 +94,7 @@ class _Machines:
     gpus: dict[tuple[str, str], _Gpu] = field(default_factory=dict)
 
     def read(self, node: NodeSource, begun: float) -> tuple[float, int]:
-        """Add the samples of one node in one attempt; how long it trained, in how many samples."""
+        """Add the samples of one node in one attempt; return how long it trained, in how many samples."""
         about = self.nodes.setdefault(node.host, _Node(node.host, node.node))
         about.know(node.facts)
         trained = [self._file(node, about, who, begun) for who in node.files]
@@ -106,7 +110,10 @@ class _Machines:
         stride = -(-len(file) // self.most) or 1
         times = []
         for place, row in enumerate(file):
-            moment, seconds = real(row.get("time")) or 0.0, real(row.get("seconds")) or 0.0
+            moment, seconds = (
+                finite_number(row.get("time")) or 0.0,
+                finite_number(row.get("seconds")) or 0.0,
+            )
             counts = moment >= begun and place % stride == 0
             if moment >= begun:
                 times.append(moment)
@@ -129,7 +136,7 @@ class _Machines:
 
 
 def sampled_usage(source: RunSource) -> UsedResources:
-    """The run's use of its machines; without a source where nothing was sampled."""
+    """Return what a run used of its machines; without a source where nothing was sampled."""
     machines = _Machines(_most(source))
     seconds, counts = 0.0, []
     for attempt in source.attempts.values():
@@ -145,7 +152,7 @@ def sampled_usage(source: RunSource) -> UsedResources:
 
 
 def without_foreign_gpus(used: UsedResources, asked: RequestedResources) -> UsedResources:
-    """Without GPUs where a node showed more than were asked for: then those of others are among them."""
+    """Drop the GPUs where a node showed more than were requested: some belong to others."""
     counts: dict[str, int] = {}
     for gpu in used.gpus:
         counts[gpu.host] = counts.get(gpu.host, 0) + 1
@@ -165,7 +172,7 @@ def _most(source: RunSource) -> int:
 
 
 def _first_step_time(attempt: AttemptSource) -> float:
-    """When its first step began."""
+    """Return when the attempt's first step began."""
     progress = attempt.attempt.progress
     return (progress.began if progress else None) or 0.0
 
@@ -195,7 +202,7 @@ def _used(nodes: list[_Node], gpus: list[_Gpu], seconds: float, samples: int) ->
 
 
 def _gpu(gpu: _Gpu) -> GpuUsed:
-    total = real(gpu.facts.get("memory_total"))
+    total = finite_number(gpu.facts.get("memory_total"))
     return GpuUsed(
         node=gpu.node,
         host=gpu.host,
@@ -205,23 +212,23 @@ def _gpu(gpu: _Gpu) -> GpuUsed:
         memory=int(gpu.memory) or None,
         memory_total=int(total) if total else None,
         power=mean(gpu.power),
-        power_limit=real(gpu.facts.get("power_limit")),
+        power_limit=finite_number(gpu.facts.get("power_limit")),
         temperature=high(gpu.temperature),
     )
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """None when there are none."""
+    """Return the mean; None without values."""
     return sum(values) / len(values) if values else None
 
 
 def high(values: Sequence[float]) -> float | None:
-    """The level that is exceeded in a twentieth of the values only."""
+    """Return the level that only a twentieth of the values exceed."""
     return sorted(values)[min(int(len(values) * HIGH), len(values) - 1)] if values else None
 
 
 def _append(values: list[float], row: Row, *names: str) -> None:
-    """The sum of those that are known."""
-    known = [each for name in names if (each := real(row.get(name))) is not None]
+    """Append the sum of the values that are known."""
+    known = [each for name in names if (each := finite_number(row.get(name))) is not None]
     if known:
         values.append(sum(known))

@@ -38,7 +38,7 @@ class RequestedResources:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether it asked for any."""
+        """Return whether it requested any GPU."""
         return bool(self.gpus or self.gpus_per_node)
 
 
@@ -99,20 +99,20 @@ class UsedResources:
 
     @property
     def gpu_use(self) -> float | None:
-        """The mean over all GPUs."""
+        """Return the mean over all GPUs."""
         known = [gpu.use for gpu in self.gpus if gpu.use is not None]
         return sum(known) / len(known) if known else None
 
     @property
     def gpu_memory(self) -> float | None:
-        """The fullest GPU's share of its memory."""
+        """Return the fullest GPU's share of its memory."""
         shares = [gpu.memory / gpu.memory_total for gpu in self.gpus
                   if gpu.memory is not None and gpu.memory_total]  # fmt: skip
         return max(shares, default=None)
 
     @property
     def power_limit(self) -> float | None:
-        """Watts that most of the GPUs may take."""
+        """Return the median power limit of the GPUs in watts."""
         known = [gpu.power_limit for gpu in self.gpus if gpu.power_limit]
         return median(known) if known else None
 
@@ -229,17 +229,17 @@ class RunFacts:
 
     @property
     def killed(self) -> bool:
-        """It was ended from outside so suddenly that nobody could write down how, and when."""
+        """Return whether it was killed from outside, before anything could be recorded."""
         return (
             self.state == "failed" and bool(self.attempts) and self.attempts[-1].outcome == "killed"
         )
 
     @property
     def step_seconds(self) -> float:
-        """Of all phases together."""
+        """Return the time of a step, the sum of its phases."""
         return sum(self.phases.values())
 
     def share(self, phase: str) -> float | None:
-        """The share of a step that a phase takes; None when steps were not measured."""
+        """Return the share of a step that a phase takes; None when steps were not measured."""
         whole = self.step_seconds
         return self.phases.get(phase, 0.0) / whole if whole > 0 else None

@@ -37,11 +37,11 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The report in one sentence."""
+        """Return the report in one sentence."""
         return verdict(self.facts, self.advice)
 
     def text(self, form: str = "html") -> str:
-        """The report in one of FORMATS."""
+        """Return the report in one of FORMATS."""
         if form == "html":
             return html_report(self.facts, self.advice, self.plots)
         if form == "markdown":
@@ -51,7 +51,7 @@ class Report:
         )
 
     def default_path(self, form: str = "html") -> Path:
-        """``report.html`` in the folder of the run or task where that may be written, else a file here."""
+        """Return ``report.html`` in the folder of the run or task if it is writable, else a file here."""
         facts, ending = self.facts, FORMATS[form]
         folder = Path(facts.folder, "tasks", facts.task) if facts.task else Path(facts.folder)
         if facts.kind == "run" and os.access(folder, os.W_OK):
@@ -62,13 +62,13 @@ class Report:
 
 
 def report_run(run: Run, *, task: str | None = None, now: datetime | None = None) -> Report:
-    """Of a run, ended or not; of a job array that of one task, the newest unless it is given."""
+    """Report on a run, ended or not; of a job array on one task, by default the newest."""
     facts, source = run_facts(run, task=task, now=now)
     return Report(facts, advise(facts), report_plots(source))
 
 
 def report_job(job_id: str, *, now: datetime | None = None) -> Report:
-    """Of a Slurm job, whoever started it; a job of a run gives the report of the run."""
+    """Report on a Slurm job, whoever started it; for a job of a run, report on the run."""
     checked_ids(job_id)
     run = _run_of(job_id)
     if run is not None and _is_of(run, job_id):
@@ -79,7 +79,7 @@ def report_job(job_id: str, *, now: datetime | None = None) -> Report:
 
 
 def _is_of(run: Run, job_id: str) -> bool:
-    """As far as Slurm can tell; where it does not know the job or does not answer, the folder does."""
+    """Return whether Slurm confirms the job; without an answer the run folder decides."""
     try:
         return is_job_of(run, require_usage(job_id))
     except AllranksError:
@@ -87,7 +87,7 @@ def _is_of(run: Run, job_id: str) -> bool:
 
 
 def save_report(report: Report, form: str = "html", output: str = "") -> Path:
-    """Write it to ``output`` (a file or a folder), or where it belongs.
+    """Write the report to ``output`` (a file or a folder), or to its default path.
 
     Only a file that the user names may be a link or a pipe: in a folder others may have put one.
     """
@@ -107,7 +107,7 @@ def save_report(report: Report, form: str = "html", output: str = "") -> Path:
 
 
 def _run_of(job_id: str) -> Run | None:
-    """The run that has this job, if one has."""
+    """Return the run that has this job, if any."""
     try:
         run = find_run(job_id)
     except RunNotFoundError:

@@ -8,13 +8,12 @@ from itertools import islice
 from statistics import mean, median
 from typing import Any
 
+from allranks.core.json_numbers import finite_number
 from allranks.core.plots import LineSeries, bar_plot, heat_plot, line_plot
 from allranks.observe.report.training_summary import diverged_losses
-from allranks.observe.view.curve_thinning import thin
-from allranks.observe.view.fit_steps import fit_start
 from allranks.observe.view.heatmap_data import HeatMatrix, heatmap, heatmap_kinds
-from allranks.observe.view.json_numbers import real
-from allranks.observe.view.run_source import Columns, RunSource
+from allranks.observe.view.metric_columns import MetricColumns, fit_start, thin
+from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.step_phases import phases_over_time
 
 Units = Sequence[tuple[float, str]]
@@ -53,12 +52,12 @@ class ReportPlot:
 
 
 def report_plots(source: RunSource) -> list[ReportPlot]:
-    """In the order in which they are shown."""
+    """Return the plots in the order in which they are shown."""
     return [*_training(source), *_nodes(source), *_heats(source)]
 
 
 def _training(source: RunSource) -> Iterator[ReportPlot]:
-    """Of a script that trains several times the last time: one axis of steps can show one."""
+    """Yield plots of the training; of a script that trains several times, of the last training."""
     since = fit_start(source)
     losses = [
         *_curve(source.train, "train_loss", "training", since),
@@ -73,11 +72,11 @@ def _training(source: RunSource) -> Iterator[ReportPlot]:
             svg = _lines(lines, x="step", y=f"{word} per second", title="Throughput", zero=True)
             yield ReportPlot("throughput", svg)
             break
-    yield from _phases(*phases_over_time(source, BARS, source.train.place(since)))
+    yield from _phases(*phases_over_time(source, BARS, source.train.first_since(since)))
 
 
 def _lost(source: RunSource) -> tuple[float, float, str] | None:
-    """Where the training loss is not finite any more: to the last step."""
+    """Return the steps from which on the training loss is not finite, to the last step."""
     since, last = diverged_losses(source).get("train_loss"), source.train.last("step")
     return (
         None if since is None or last is None else (since, last, f"not finite since step {since:,}")
@@ -112,9 +111,9 @@ def _lines(lines: Sequence[LineSeries], **how: Any) -> str:
 
 
 def _curve(
-    columns: Columns, name: str, shown: str, since: float, *, points: bool = False
+    columns: MetricColumns, name: str, shown: str, since: float, *, points: bool = False
 ) -> list[LineSeries]:
-    begin = columns.place(since)
+    begin = columns.first_since(since)
     xs, ys = thin(columns.part("step", begin), columns.part(name, begin), MOST_POINTS)
     few = points and len(xs) <= 40
     return [LineSeries(shown, xs, ys, points=few)] if xs else []
@@ -178,13 +177,13 @@ def _over(values: Sequence[float | None], size: float) -> list[float | None]:
 
 
 def _value(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
-    """The sum of those that are known."""
-    known = [each for name in names if (each := real(row.get(name))) is not None]
+    """Return the sum of the values that are known."""
+    known = [each for name in names if (each := finite_number(row.get(name))) is not None]
     return sum(known) if known else None
 
 
 def _rows(source: RunSource) -> dict[str, list[list[dict[str, Any]]]]:
-    """Samples of each host with all peaks, one list for each attempt; times since the first of all."""
+    """Return samples of each host with all peaks, one list per attempt; times count from the first sample."""
     nodes = [node for each in source.attempts.values() for node in each.nodes.values()]
     most = max(min(SAMPLES // max(len(nodes), 1), MOST_POINTS), 40)
     begin = _begin(source)
@@ -193,7 +192,7 @@ def _rows(source: RunSource) -> dict[str, list[list[dict[str, Any]]]]:
         timed = [
             {**row, "time": row["time"] - begin}
             for row in _highest(node.samples, -(-len(node.samples) // most) or 1)
-            if real(row.get("time"))
+            if finite_number(row.get("time"))
         ]
         if timed:
             found.setdefault(node.host, []).append(timed)
@@ -201,7 +200,7 @@ def _rows(source: RunSource) -> dict[str, list[list[dict[str, Any]]]]:
 
 
 def _highest(rows: Sequence[dict[str, Any]], length: int) -> Iterator[dict[str, Any]]:
-    """Of each stretch of so many rows the first, and the highest in each of the values that are drawn."""
+    """Yield from each stretch of rows the first, and the highest in each of the drawn values."""
     rest = iter(rows)
     while stretch := list(islice(rest, length)):
         places = {0}
@@ -212,7 +211,7 @@ def _highest(rows: Sequence[dict[str, Any]], length: int) -> Iterator[dict[str, 
 
 
 def _track(host: str, lives: list[list[dict[str, Any]]], names: Sequence[str]) -> _Track:
-    """One line with gaps between the attempts."""
+    """Return one line with gaps between the attempts."""
     most = max(MOST_POINTS // len(lives) // 2, 20)
     times: list[float] = []
     values: list[float | None] = []
@@ -227,7 +226,7 @@ def _track(host: str, lives: list[list[dict[str, Any]]], names: Sequence[str]) -
 
 
 def _begin(source: RunSource) -> float:
-    """The first sample of all."""
+    """Return the time of the first sample."""
     firsts = [
         float(node.samples[0].get("time") or 0.0)
         for attempt in source.attempts.values()

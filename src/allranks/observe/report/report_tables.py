@@ -25,12 +25,12 @@ class ResourceUse:
 
 
 def request_title(facts: RunFacts) -> str:
-    """On this machine nothing is asked for: a run has what is there."""
+    """Return the title of the requested resources; without Slurm nothing is requested."""
     return "Asked for" if facts.scheduler == "slurm" else "Had"
 
 
 def resource_uses(facts: RunFacts) -> list[ResourceUse]:
-    """Asked against used, per node; what is not known is left out."""
+    """Return requested against used resources, per node; unknown ones are left out."""
     found = [_cpu_use(facts), _memory_use(facts), *_gpu_uses(facts), _time_use(facts)]
     return [each for each in found if each is not None]
 
@@ -100,7 +100,7 @@ _MOST_HOSTS = 16
 
 
 def request_rows(facts: RunFacts) -> list[tuple[str, str]]:
-    """What was asked for and where it ran, in words."""
+    """Return what was requested and where it ran, as text."""
     asked = facts.asked
     gpus = str(asked.gpus_per_node or "")
     if gpus and asked.gpu_type:
@@ -140,7 +140,7 @@ def _hosts(names: Sequence[str]) -> str:
 
 
 def attempt_table(facts: RunFacts) -> TextTable:
-    """One row for each."""
+    """Return a table with one row per attempt."""
     rows = [
         [
             str(life.number), life.job_id or "here", format_moment(life.start), span(life.seconds),
@@ -154,7 +154,7 @@ def attempt_table(facts: RunFacts) -> TextTable:
 
 
 def gpu_table(facts: RunFacts) -> TextTable:
-    """One row for each, the least busy first where there are many."""
+    """Return a table with one row per GPU, the least busy first where there are many."""
     found = list(facts.used.gpus)
     shown = found
     if len(found) > _MOST_GPUS:
@@ -173,5 +173,5 @@ def gpu_table(facts: RunFacts) -> TextTable:
 
 
 def format_moment(moment: datetime | None) -> str:
-    """In the reader's time zone, which is named."""
+    """Format a time in the reader's time zone, which is named."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z") if moment else ""

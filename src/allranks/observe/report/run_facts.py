@@ -31,7 +31,7 @@ from allranks.observe.report.training_summary import (
 )
 from allranks.observe.view.array_tasks import task_status
 from allranks.observe.view.diagnostics import diagnostics
-from allranks.observe.view.fit_steps import fit_start
+from allranks.observe.view.metric_columns import fit_start
 from allranks.observe.view.model import PHASES, Diagnostic, RunView
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
@@ -47,7 +47,7 @@ from allranks.schedulers.run_state import RunStatus
 def run_facts(
     run: Run, *, task: str | None = None, now: datetime | None = None
 ) -> tuple[RunFacts, RunSource]:
-    """The facts, and the source that pictures are drawn from."""
+    """Return the facts, and the source from which plots are drawn."""
     source = RunSource(run, task)
     source.refresh()
     status = run_statuses([source.run], timeout=WAIT)[0]
@@ -72,7 +72,7 @@ def run_facts(
 
 
 def _run_outcome(source: RunSource, look: RunView) -> RunFacts:
-    """What run it is, and how it went."""
+    """Return the identity and the outcome of the run."""
     run, status = source.run, look.status
     # Of an array, those of the one task that the source follows.
     entries = [one for one in look.attempts if one.attempt.array_task == (source.task or "")]
@@ -100,13 +100,13 @@ def _run_outcome(source: RunSource, look: RunView) -> RunFacts:
 
 
 def _tasks(source: RunSource, status: RunStatus) -> dict[str, str]:
-    """How each task of an array stands, in the order of their numbers."""
+    """Return the state of each task of an array, in the order of their numbers."""
     last = sorted(source.run_attempts.last().items(), key=lambda each: (len(each[0]), each[0]))
     return {task: task_status(status, task, [life]).state.value for task, life in last}
 
 
 def _with_setting(facts: RunFacts, source: RunSource) -> RunFacts:
-    """With what it ran, and where."""
+    """Add what the run executed, and where."""
     run, last = source.run, source.last.attempt if source.last else None
     plan = read_json(run.path / "plan.json")
     return replace(
@@ -124,7 +124,7 @@ def _with_setting(facts: RunFacts, source: RunSource) -> RunFacts:
 
 
 def _with_training(facts: RunFacts, source: RunSource, look: RunView) -> RunFacts:
-    """With what its steps tell."""
+    """Add what its steps show."""
     return replace(
         facts,
         phases={name: value for name, value in mean_phases(source).items() if name in PHASES},
@@ -139,7 +139,7 @@ def _with_training(facts: RunFacts, source: RunSource, look: RunView) -> RunFact
 
 
 def _accounting(run: Run) -> tuple[Usage | None, str]:
-    """What Slurm tells of the last job, and why it tells nothing."""
+    """Return what Slurm recorded of the last job, or why there is nothing."""
     if not run.job_ids:
         return None, ""
     try:
@@ -150,7 +150,7 @@ def _accounting(run: Run) -> tuple[Usage | None, str]:
 
 
 def _used(source: RunSource, usage: Usage | None) -> UsedResources:
-    """The samples of the run itself are finer than accounting; either may be missing."""
+    """Return the run's own samples, which are finer than accounting, else what accounting has."""
     own = sampled_usage(source)
     return own if own.source or usage is None else used_by_job(usage)
 
@@ -179,7 +179,7 @@ def _attempt_facts(entry: AttemptSummary, after: AttemptSummary | None) -> Attem
 
 
 def _lost(entry: AttemptSummary, after: AttemptSummary | None) -> int:
-    """Steps that nothing was built on."""
+    """Return the steps that no later attempt continued from."""
     if entry.last_step is None or entry.outcome in ("finished", "running"):
         return 0
     same = after is not None and after.attempt.array_task == entry.attempt.array_task
@@ -212,7 +212,7 @@ def _safe(value: str) -> str:
 def _limitations(
     source: RunSource, seen: UsedResources, used: UsedResources, silence: str
 ) -> list[str]:
-    """What is missing here, and why."""
+    """Return what is missing in this report, and why."""
     found = []
     if not used.source:
         found.append("What the nodes did was not sampled, so how they were used is not known.")

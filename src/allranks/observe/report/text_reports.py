@@ -27,7 +27,7 @@ _MARK = {"error": "**This went wrong:**", "warning": "**Worth changing:**", "not
 
 
 def markdown_report(facts: RunFacts, advice: Sequence[Advice]) -> str:
-    """The whole text."""
+    """Return the whole Markdown text."""
     return (
         "\n".join(
             [*_head(facts, advice), *_advice(suggested_changes(advice)), *_body(facts)]
@@ -108,7 +108,7 @@ FORMAT = 1
 
 
 def report_record(facts: RunFacts, advice: Sequence[Advice]) -> dict[str, Any]:
-    """Sizes in bytes, times in seconds or ISO 8601, shares from 0 to 1; null is not known."""
+    """Return sizes in bytes, times in seconds or ISO 8601, shares from 0 to 1; null is unknown."""
     content = {
         "format": FORMAT,
         "allranks": __version__,
@@ -132,7 +132,7 @@ def report_record(facts: RunFacts, advice: Sequence[Advice]) -> dict[str, Any]:
 
 
 def _clean(value: Any) -> Any:
-    """Its texts, each line as every other form of a report has it."""
+    """Clean every text of control characters, line by line."""
     if isinstance(value, str):
         return clean_lines(value)
     if isinstance(value, dict):

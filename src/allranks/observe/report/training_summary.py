@@ -11,9 +11,9 @@ from statistics import median
 from typing import Any
 
 from allranks.observe.report.model import SlowRank
-from allranks.observe.view.fit_steps import fit_start
+from allranks.observe.view.metric_columns import MetricColumns, fit_start
 from allranks.observe.view.model import PHASES, RunView
-from allranks.observe.view.run_source import AttemptSource, Columns, RunSource
+from allranks.observe.view.run_source import AttemptSource, RunSource
 from allranks.observe.view.stragglers import behind_shares, late_ranks, own_work
 
 _SHOWN = (
@@ -26,7 +26,7 @@ _LOSSES = {"train_loss": "train", "val_loss": "val"}
 
 
 def latest_values(look: RunView) -> dict[str, float]:
-    """The latest of each metric, without what is shown as the phases of a step."""
+    """Return the latest value of each metric, without the phases of a step."""
     first = [name for name in _SHOWN if name in look.values]
     rest = sorted(name for name in look.values if name not in _SHOWN)
     hidden = {f"{phase}_seconds" for phase in PHASES} | {"epoch_seconds"}
@@ -34,21 +34,21 @@ def latest_values(look: RunView) -> dict[str, float]:
 
 
 def typical_values(source: RunSource) -> dict[str, float]:
-    """Medians over the run of how fast it was."""
+    """Return medians of the speed over the run."""
     names = ("samples_per_second", "tokens_per_second", "mfu", "step_seconds")
     known = {name: _known(source.train[name]) for name in names}
     return {name: median(values) for name, values in known.items() if values}
 
 
 def best_losses(source: RunSource) -> dict[str, float]:
-    """The lowest of each loss."""
+    """Return the lowest value of each loss."""
     since = fit_start(source)
     known = {name: _known(_since(source, name, since)[1]) for name in _LOSSES}
     return {name: min(values) for name, values in known.items() if values}
 
 
 def diverged_losses(source: RunSource) -> dict[str, int]:
-    """The losses that are NaN or infinite to the end, each with the step since which it is."""
+    """Return the losses that are NaN or infinite to the end, each with its first such step."""
     since, found = fit_start(source), dict[str, int]()
     for name, kind in _LOSSES.items():
         if name in source.nonfinite.get(kind, ()):
@@ -60,9 +60,9 @@ def diverged_losses(source: RunSource) -> dict[str, int]:
 
 
 def _since(source: RunSource, name: str, since: float) -> tuple[list[Any], list[Any]]:
-    """The steps and the values of a loss."""
-    columns: Columns = getattr(source, _LOSSES[name])
-    begin = columns.place(since)
+    """Return the steps and the values of a loss."""
+    columns: MetricColumns = getattr(source, _LOSSES[name])
+    begin = columns.first_since(since)
     return columns.part("step", begin), columns.part(name, begin)
 
 
@@ -86,12 +86,12 @@ class _AssessedAttempt:
     slow: Sequence[SlowRank]
 
     def ranks_on(self, host: str) -> set[int]:
-        """Those that were slow there."""
+        """Return the slow ranks of a host."""
         return {each.rank for each in self.slow if each.host == host}
 
 
 def slow_ranks(source: RunSource) -> list[SlowRank]:
-    """The slow ranks of the last attempt that can be judged, the slowest first."""
+    """Return the slow ranks of the last attempt that can be judged, the slowest first."""
     judged = [
         found for each in source.attempts.values() if (found := _assess_attempt(each)) is not None
     ]
@@ -102,7 +102,7 @@ def slow_ranks(source: RunSource) -> list[SlowRank]:
 
 
 def _is_node_slow(slow: SlowRank, judged: Sequence[_AssessedAttempt]) -> bool:
-    """Whether another attempt tells the node from the rank's share of the work.
+    """Return whether another attempt shows that the node is slow, not the rank's share of the work.
 
     The same rank on the same node again tells nothing: its data may be the longest each time.
     """

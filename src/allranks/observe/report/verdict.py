@@ -52,7 +52,7 @@ class Tile:
 
 
 def verdict(facts: RunFacts, advice: Sequence[Advice]) -> str:
-    """The report in one sentence."""
+    """Return the report in one sentence."""
     severities = [each.severity for each in suggested_changes(advice)]
     state = "It was killed" if facts.killed else _ENDS.get(facts.state, f"It is {facts.state}")
     if "error" in severities:
@@ -70,7 +70,7 @@ def verdict(facts: RunFacts, advice: Sequence[Advice]) -> str:
 
 
 def array_summary(facts: RunFacts) -> str:
-    """Which task of a job array this is, and which ended otherwise than well; empty of no array."""
+    """Describe the task of a job array and the tasks that did not complete; empty without an array."""
     if not facts.tasks:
         return ""
     count = format_count(len(facts.tasks), "task")
@@ -87,7 +87,7 @@ def array_summary(facts: RunFacts) -> str:
 
 
 def _other_task(facts: RunFacts) -> str:
-    """What to type for the report of a task that failed, else of any other."""
+    """Return the command for the report of a failed task, else of any other."""
     others = [task for task in facts.tasks if task != facts.task]
     bad = [task for task in others if facts.tasks[task] in _BADLY]
     for task in [*bad, *others][:1]:
@@ -98,7 +98,7 @@ def _other_task(facts: RunFacts) -> str:
 
 
 def _not_judged(facts: RunFacts) -> str:
-    """Why nothing can be said of its use."""
+    """Explain why the use of resources cannot be judged."""
     if facts.mixed:
         return "how its parts used what they had, their own reports tell"
     if not facts.ended:
@@ -109,12 +109,12 @@ def _not_judged(facts: RunFacts) -> str:
 
 
 def suggested_changes(advice: Sequence[Advice]) -> list[Advice]:
-    """The advice that asks for a change: not the remark that nothing could be judged."""
+    """Return the advice that suggests a change, without the note that nothing could be judged."""
     return [each for each in advice if each.id != "short"]
 
 
 def tiles(facts: RunFacts) -> list[Tile]:
-    """Those that are known, the most important first."""
+    """Return the known tiles, the most important first."""
     found = [_result(facts), *_progress(facts), *_speed(facts), *_machine(facts)]
     if facts.goodput is not None and len(facts.attempts) > 1:
         mood = GOOD if facts.goodput >= 0.9 else FAIR if facts.goodput >= 0.75 else BAD
@@ -190,7 +190,7 @@ def _machine(facts: RunFacts) -> list[Tile]:
 
 
 def format_energy(joules: float) -> str:
-    """``74 Wh``, ``5.2 kWh``, ``1.03 MWh``."""
+    """Format joules: ``74 Wh``, ``5.2 kWh``, ``1.03 MWh``."""
     hours = joules / 3600
     for unit, name in ((1e6, "MWh"), (1e3, "kWh")):
         if hours >= unit:

@@ -37,7 +37,7 @@ MeasuredRuns = dict[str, Measurement]
 
 
 def analyse(study: Study, known: MeasuredRuns | None = None) -> Analysis:
-    """All that can be said of a study as far as it is; what is read of points is put into ``known``."""
+    """Analyse a study as far as it is; measurements are added to ``known``."""
     rows = [_row(study, size, {} if known is None else known) for size in study.sizes]
     kind, problems = _kind(study, rows)
     if kind != "mixed":
@@ -82,7 +82,7 @@ def _row(study: Study, size: int, known: MeasuredRuns) -> SizeResult:
 
 
 def measure_point(study: Study, point: Point, known: MeasuredRuns) -> Measurement:
-    """What one point achieved, read where it is not known; AllranksError when that cannot be told."""
+    """Return the measurement of a point, read unless known; raise AllranksError when there is none."""
     if point.run not in known:
         run = study.run_of(point)
         if run is None:
@@ -97,13 +97,13 @@ def _problem(point: Point) -> str:
 
 
 def _reliable_rows(rows: Sequence[SizeResult]) -> list[SizeResult]:
-    """Those that can be compared: none where the smallest, with which all are, is in doubt."""
+    """Return the rows that can be compared; none where the smallest, their reference, is unreliable."""
     compared = [row for row in rows if row.speedup and row.efficiency]
     return [row for row in compared if not row.unreliable and not compared[0].unreliable]
 
 
 def _compare_sizes(rows: Sequence[SizeResult], kind: str | None) -> list[SizeResult]:
-    """Every row against the smallest that was measured."""
+    """Compare every row with the smallest that was measured."""
     first = next((row for row in rows if row.rate), None)
     return [_compare_with(first, row, kind) if first else row for row in rows]
 
@@ -138,7 +138,7 @@ def _add_cost(study: Study, row: SizeResult) -> SizeResult:
 
 
 def _kind(study: Study, rows: Sequence[SizeResult]) -> tuple[str | None, list[str]]:
-    """By what the points really did; by what was asked where that is not known."""
+    """Return the kind by the measured batches, or as requested where they are unknown, and its problems."""
     asked = study.asked_kind
     known = [
         (row, row.measurement.batch) for row in rows if row.measurement and row.measurement.batch

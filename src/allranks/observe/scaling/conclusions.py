@@ -29,12 +29,12 @@ _NAMED = 6
 
 
 def hosts_of(attempt: Attempt) -> list[str]:
-    """The nodes on which its ranks ran, each once."""
+    """Return the nodes on which the ranks ran, each once."""
     return sorted({rank.host for rank in attempt.ranks() if rank.host})
 
 
 def hardware(study: Study) -> str:
-    """``node1, node2; NVIDIA H200``; empty when no run tells."""
+    """Describe the hardware: ``node1, node2; NVIDIA H200``; empty when unknown."""
     hosts: set[str] = set()
     gpus: set[str] = set()
     for point in study.points:
@@ -74,7 +74,7 @@ _MOST_UNCERTAIN = 0.1
 
 
 def unreliable_reason(study: Study, point: Point, achieved: Measurement | None = None) -> str:
-    """Why the point says nothing about scaling; empty when it does."""
+    """Return why the point's speed is unreliable; empty when it is reliable."""
     if study.shares_cores(point):
         return SHARED
     if achieved and (achieved.seconds or _LEAST_SECONDS) < _LEAST_SECONDS:
@@ -83,7 +83,7 @@ def unreliable_reason(study: Study, point: Point, achieved: Measurement | None =
 
 
 def unreliable_notes(study: Study, rows: Sequence[SizeResult]) -> Iterator[str]:
-    """For each kind of doubt the worst point, and what to do."""
+    """Yield, for each reason, the worst point and what to do."""
     short = [(row, row.measurement) for row in rows if row.unreliable == SHORT and row.measurement]
     if short:
         row, found = min(short, key=lambda pair: pair[1].seconds or 0.0)
@@ -95,7 +95,7 @@ def unreliable_notes(study: Study, rows: Sequence[SizeResult]) -> Iterator[str]:
 
 
 def machine_notes(study: Study) -> Iterator[str]:
-    """What the numbers of this machine cannot say, known before they are measured."""
+    """Yield what limits measurements on this machine, known before they are made."""
     cpus = study.machine_cpus or 1
     cores = f"{cpus} core{'s' if cpus > 1 else ''}"
     if shared := [point.size for point in study.points if study.shares_cores(point)]:
@@ -134,7 +134,7 @@ def _too_vague(where: str, found: Measurement) -> str:
 
 
 def overlap_note(study: Study) -> str:
-    """A sentence that names two such points; empty when there are none."""
+    """Return a sentence that names two points that ran at the same time on a node; empty without any."""
     for (one, mine), (other, theirs) in combinations(_finished_points(study), 2):
         if not _same_time(mine, theirs):
             continue
@@ -151,7 +151,7 @@ def overlap_note(study: Study) -> str:
 
 @lru_cache(maxsize=1024)
 def _hosts(attempt: Path) -> frozenset[str]:
-    """Of an attempt that has ended: a file for each rank, so it is read once."""
+    """Return the hosts of an attempt that has ended, read once: it has a file for each rank."""
     return frozenset(hosts_of(Attempt.open(attempt)))
 
 
@@ -176,12 +176,12 @@ _UNEVEN = 0.1
 
 
 def is_efficient(row: SizeResult) -> bool:
-    """As the table shows it: what is rounded to 0.70 pays."""
+    """Return whether the efficiency, rounded as the table shows it, reaches EFFICIENT."""
     return round(row.efficiency or 0, 2) >= EFFICIENT
 
 
 def draw_conclusions(study: Study, found: Analysis, trusted: Sequence[SizeResult]) -> list[str]:
-    """The answer, then the reservations; ``trusted`` are the rows that can be compared."""
+    """Return the answer, then the reservations; ``trusted`` are the rows that can be compared."""
     return [*_main_conclusions(study, found, trusted), *_reservations(study, found, trusted)]
 
 
@@ -237,7 +237,7 @@ def _verdict(study: Study, found: Analysis, trusted: Sequence[SizeResult]) -> st
 
 
 def _uneven(study: Study, found: Analysis, trusted: Sequence[SizeResult]) -> str:
-    """A size that would pay again after one that does not is a size that was measured badly."""
+    """Return a note on a size that is efficient after a smaller one that is not: it was measured badly."""
     after = [row for row in trusted if found.efficient_up_to and row.size > found.efficient_up_to]
     again = next(filter(is_efficient, after), None)
     if again is None:

@@ -11,9 +11,9 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from allranks.core.json_numbers import finite_number
 from allranks.errors import AllranksError, UsageError
-from allranks.observe.view.fit_steps import window_steps
-from allranks.observe.view.json_numbers import real
+from allranks.observe.view.metric_columns import window_steps
 from allranks.observe.view.node_views import gpu_of_ranks
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.step_phases import phases_of
@@ -60,17 +60,17 @@ class Measurement:
 
     @property
     def timed(self) -> bool:
-        """Whether a time is all that is known: how much work was done in it, others must say."""
+        """Return whether only a time is known, not how much work was done in it."""
         return self.source == WALL_TIME or (self.source == METRIC and self.step_seconds is not None)
 
 
 def without_warm_up(values: Sequence[_T]) -> Sequence[_T]:
-    """Without the warm-up; one alone is all there is."""
+    """Return the values without the warm-up; a single value is kept."""
     return values[max(1, math.ceil(len(values) * WARM_UP)) :] or values[-1:]
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean of these values, as a share of it; 0 of one alone, which tells nothing about it."""
+    """Return the standard error of the mean as a share of it; 0 for a single value."""
     if len(values) < 2:
         return 0.0
     return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
@@ -84,8 +84,8 @@ class _Window:
     steps: float
 
     def number(self, name: str) -> float:
-        """A number of the line; 0 where it has none."""
-        return real(self.row.get(name)) or 0.0
+        """Return a number of the line; 0 where it has none."""
+        return finite_number(self.row.get(name)) or 0.0
 
     @property
     def rate(self) -> float:
@@ -93,12 +93,12 @@ class _Window:
 
     @property
     def seconds(self) -> float:
-        """How long it was; 0 where the line does not tell."""
+        """Return the length of the window; 0 when unknown."""
         return self.number("step_seconds") * self.steps
 
 
 def measure_by_windows(run: Run) -> Measurement | None:
-    """By the lines of training steps; None where there are none."""
+    """Measure by the lines of training steps; None where there are none."""
     windows = _windows(run)
     if not windows:
         return None
@@ -125,14 +125,16 @@ def measure_by_windows(run: Run) -> Measurement | None:
 
 def _windows(run: Run) -> list[_Window]:
     rows = list(Metrics(run.path).rows("train"))
-    steps, fits = ([real(row.get(name)) for row in rows] for name in ("step", "fit"))
+    steps, fits = ([finite_number(row.get(name)) for row in rows] for name in ("step", "fit"))
     pairs = zip(rows, window_steps(steps, fits), strict=True)
     found = [_Window(row, count) for row, count in pairs]
     return [each for each in found if each.rate and each.number("step")]
 
 
 def _rate(kept: Sequence[_Window]) -> float:
-    """All work over all time: windows differ in length. Without their times every batch counts as full."""
+    """Return all work over all time, since windows differ in length; without times every batch counts as
+    full.
+    """
     told = all(each.seconds for each in kept)
     times = [each.seconds if told else each.steps / each.rate for each in kept]
     work = sum(each.rate * time for each, time in zip(kept, times, strict=True))
@@ -140,7 +142,7 @@ def _rate(kept: Sequence[_Window]) -> float:
 
 
 def _batch(windows: Sequence[_Window]) -> float | None:
-    """Samples of a step: speed times its time, where that is not written from the clock between lines."""
+    """Return the samples of a step: speed times step time, or times the clock between lines."""
     found = [each.rate * each.number("step_seconds") for each in windows]
     if not any(found):
         pairs = pairwise(windows)
@@ -151,33 +153,37 @@ def _batch(windows: Sequence[_Window]) -> float | None:
 
 
 def _mean(kept: Sequence[_Window], name: str) -> float | None:
-    """Over steps, not over windows."""
+    """Return the mean over steps, not over windows."""
     known = [
-        (value, each.steps) for each in kept if (value := real(each.row.get(name))) is not None
+        (value, each.steps)
+        for each in kept
+        if (value := finite_number(each.row.get(name))) is not None
     ]
     weight = sum(count for _, count in known)
     return sum(value * count for value, count in known) / weight if weight else None
 
 
 def _waiting(source: RunSource, kept: Sequence[_Window]) -> float | None:
-    """The mean over windows of: slowest rank's own work less the median rank's."""
+    """Return the mean over windows of the slowest rank's own work less the median rank's."""
     since, until = kept[0].number("step"), kept[-1].number("step")
     lines = [line for attempt in source.attempts.values() for line in attempt.steps]
-    measured = [line for line in lines if since <= (real(line.get("step")) or 0.0) <= until]
+    measured = [
+        line for line in lines if since <= (finite_number(line.get("step")) or 0.0) <= until
+    ]
     works = [[each for each in own_work(line) if each is not None] for line in measured]
     spreads = [max(work) - statistics.median(work) for work in works if len(work) > 1]
     return statistics.fmean(spreads) if spreads else None
 
 
 def _gpu_use(source: RunSource, kept: Sequence[_Window]) -> float | None:
-    """Of the GPUs that the ranks use, where that can be told: a node may have others."""
+    """Return the use of the GPUs that the ranks use, where known: a node may have others."""
     since, until = kept[0].number("time"), kept[-1].number("time")
     own = {(n, *gpu) for n, one in source.attempts.items() for gpu in gpu_of_ranks(one).values()}
     uses = [
         use
         for row in Metrics(source.run.path).rows("gpus")
-        if since <= (real(row.get("time")) or 0.0) <= until
-        if (use := real(row.get("use"))) is not None
+        if since <= (finite_number(row.get("time")) or 0.0) <= until
+        if (use := finite_number(row.get("use"))) is not None
         if not own or (row["attempt"], row["node"], row["gpu"]) in own
     ]
     return statistics.fmean(uses) if uses else None
@@ -188,7 +194,7 @@ SECONDS = "seconds"
 
 
 def check_metric(pattern: str | None) -> None:
-    """Refuse an expression that cannot be used, before hours are spent."""
+    """Refuse a regular expression that cannot be used."""
     if pattern is None:
         return
     try:
@@ -203,7 +209,7 @@ def check_metric(pattern: str | None) -> None:
 
 
 def measure_run(run: Run, *, metric: str | None, weak: bool, ranks: int) -> Measurement:
-    """By the metric, by the run's metrics, else by its wall time; AllranksError when nothing tells."""
+    """Measure by --metric, by the run's metrics, else by its wall time; raise AllranksError without any."""
     if metric:
         return _measure_by_metric(run, re.compile(metric), weak, ranks)
     return measure_by_windows(run) or _measure_by_wall_time(run, weak)
@@ -261,6 +267,6 @@ def _measure_by_wall_time(run: Run, weak: bool) -> Measurement:
 
 
 def _first_rank_start(attempt: Attempt) -> datetime | None:
-    """When its first rank did; its own start where none tells."""
+    """Return when the first rank started, else the start of the attempt."""
     starts = [start for rank in attempt.ranks() if (start := parse_stamp(rank.start))]
     return min(starts, default=attempt.start)

@@ -22,7 +22,7 @@ THREADS = "OMP_NUM_THREADS"
 
 
 def prepare_point(study: Study, point: Point) -> Plan:
-    """The plan of a point, with its shape noted; AllranksError when it cannot be."""
+    """Return the plan of a point and record its shape; raise AllranksError when it cannot be planned."""
     machine = machine_layer_for(study.where)
     plan = plan_point(study, point, machine)
     record_shape(study, point, plan)
@@ -31,7 +31,7 @@ def prepare_point(study: Study, point: Point) -> Plan:
 
 
 def plan_point(study: Study, point: Point, machine: JobLayer | None = None) -> Plan:
-    """The plan of one point, with its name, its arguments and what tells the ranks of the study.
+    """Return the plan of one point, with its name, its arguments and the study's environment variable.
 
     ``machine`` is what this machine or the allocation around has.
     """
@@ -63,7 +63,7 @@ def plan_point(study: Study, point: Point, machine: JobLayer | None = None) -> P
 
 
 def _local_values(study: Study, point: Point, machine: JobLayer | None) -> dict[str, str]:
-    """On this machine a job file's nodes do not count, and so many ranks use so many GPUs."""
+    """Return values of a local point: one node, and as many GPUs as ranks."""
     if study.where != "local":
         return {}
     gpus = int((machine.values if machine else {}).get("gpus_per_node", 0))
@@ -71,7 +71,7 @@ def _local_values(study: Study, point: Point, machine: JobLayer | None) -> dict[
 
 
 def record_shape(study: Study, point: Point, plan: Plan) -> None:
-    """How much the point takes, for its cost."""
+    """Record the resources of the point, for its cost."""
     shape = plan.shape
     point.nodes, point.ranks = shape.nodes, shape.world_size
     point.gpus = shape.gpus_per_node.count * shape.nodes
@@ -83,7 +83,7 @@ def record_shape(study: Study, point: Point, plan: Plan) -> None:
 
 
 def record_machine(study: Study) -> None:
-    """What this machine has and is busy with, where the points run on it.
+    """Record the CPUs and the load of this machine, where the points run on it.
 
     Every rank gets the cores shared by the ranks of the largest size as threads: else a single process
     would be measured with all cores, and more processes would bring nothing.
@@ -96,7 +96,7 @@ def record_machine(study: Study) -> None:
 
 
 def machine_layer_for(where: str) -> JobLayer | None:
-    """What lies under the user's values: this machine's GPUs, or the allocation around."""
+    """Return the layer below the user's values: this machine's GPUs, or the current allocation."""
     layer = get_scheduler(where).base_layer()
     if where == "allocation" and layer is None:
         raise UsageError(
@@ -106,7 +106,7 @@ def machine_layer_for(where: str) -> JobLayer | None:
 
 
 def check_capacity(study: Study, point: Point, plan: Plan, machine: JobLayer | None) -> None:
-    """Refuse a point that the machine or the allocation around cannot hold, in words of its own."""
+    """Refuse a point that exceeds the machine or the current allocation."""
     if study.where == "allocation" and machine is not None:
         there = int(machine.values.get("nodes", 1))
         if plan.shape.nodes > there:
@@ -127,25 +127,25 @@ def _size(study: Study, point: Point) -> str:
 
 
 def point_label(study: Study, point: Point) -> str:
-    """``4nodes``; of a study with repetitions ``4nodes-1``, ``4nodes-2``."""
+    """Return ``4nodes``; in a study with repetitions ``4nodes-1``, ``4nodes-2``."""
     what = study.axis.short.removesuffix("s") if point.size == 1 else study.axis.short
     again = f"-{point.repeat}" if study.repeats > 1 else ""
     return f"{point.size}{what}{again}"
 
 
 def _threads_of(plan: Plan) -> int:
-    """OpenMP's threads of a rank on this machine: what the job says goes before what is set here."""
+    """Return the OpenMP threads of a rank here: the job's value, else the environment's."""
     return _first_number(plan.job.env.get(THREADS)) or _first_number(os.environ.get(THREADS)) or 1
 
 
 def _first_number(text: str | None) -> int:
-    """The first of OpenMP's numbers (``4``, or ``4,2`` for nested loops); 0 when there is none."""
+    """Return the first of OpenMP's numbers (``4``, or ``4,2`` for nested loops); 0 without any."""
     first = (text or "").partition(",")[0].strip()
     return int(first) if first.isdecimal() else 0
 
 
 def _exclusive_cpus(plan: Plan) -> int:
-    """The cores of a node that a job has for itself alone; 0 when it shares, or nobody knows."""
+    """Return the cores of a node that a job has exclusively; 0 when it shares them or they are unknown."""
     site, name = plan.site, plan.job.partition
     partition = (site.partition(name) if name else site.first_choice) if site else None
     if partition is None or not (plan.job.exclusive or partition.exclusive):

@@ -41,7 +41,7 @@ class PointPoller:
         self._unknown: dict[str, float] = {}
 
     def refresh(self) -> bool:
-        """Ask for those under way; True when anything changed. Whoever holds the study saves it."""
+        """Query the open points; True when anything changed. The holder of the study saves it."""
         pairs = [
             (point, run)
             for point in self.study.points
@@ -75,14 +75,16 @@ class PointPoller:
 
 
 def reset_lost_points(study: Study) -> None:
-    """Points under way whose run folder is gone have never been."""
+    """Reset open points whose run folder is gone."""
     for point in study.points:
         if point.open and study.run_of(point) is None:
             point.state, point.why, point.run = WAITING, "", ""
 
 
 def failure_text(status: RunStatus) -> str:
-    """In one line why a run failed: its first error, else what the scheduler says and its last words."""
+    """Return in one line why a run failed: its first error, else the scheduler's reason or the last error
+    line.
+    """
     last = status.run.last_attempt
     failure = last.first_failure() if last else None
     if failure is not None:
@@ -94,7 +96,7 @@ def failure_text(status: RunStatus) -> str:
 
 
 def _last_error_line(run: Run) -> str:
-    """Of a run whose ranks left none: the last error that was said around them, by srun or the script."""
+    """Return the last error around the ranks, printed by srun or the script."""
     files = [path for path in (run.path / CONSOLE, *run.path.glob("slurm-*.out")) if path.is_file()]
     newest = sorted(files, key=lambda path: path.stat().st_mtime)[-1:]
     lines = [line for path in newest for line in _tail(path).splitlines() if line.strip()]
@@ -112,7 +114,7 @@ def _tail(path: Path) -> str:
 
 
 def progress_text(run: Run | None) -> str:
-    """How far a run is: ``step 40 of 100``; empty when its ranks do not tell."""
+    """Return the progress of a run: ``step 40 of 100``; empty when unknown."""
     last = run.last_attempt if run else None
     progress = last.progress if last else None
     if progress is None or not progress.total_steps:
@@ -127,7 +129,7 @@ QUICK, SLOW, QUICK_FOR = 2.0, 10.0, 180.0
 def submit_point(
     study: Study, point: Point, plan: Plan, *, python: str | None, after: str = ""
 ) -> None:
-    """Hand one point to Slurm; ``after`` is a job that must have ended before."""
+    """Submit one point to Slurm; ``after`` is a job that must have ended before."""
     if after:
         wish = ",".join(filter(None, (plan.job.dependency, f"afterany:{after}")))
         plan = replace(plan, job=replace(plan.job, dependency=wish))
@@ -138,7 +140,7 @@ def submit_point(
 
 
 def wait_for_points(study: Study, show: Callable[[], None]) -> None:
-    """Until no point is under way; ``show`` is called at every look."""
+    """Wait until no point is open; ``show`` is called at every poll."""
     looker, began = PointPoller(study), time.monotonic()
     while True:
         if looker.refresh():

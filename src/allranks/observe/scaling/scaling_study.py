@@ -53,7 +53,7 @@ class Point:
 
     @property
     def open(self) -> bool:
-        """Whether it is under way."""
+        """Return whether it is queued or running."""
         return self.state in (QUEUED, RUNNING)
 
 
@@ -92,7 +92,7 @@ class Study:
 
     @classmethod
     def open(cls, path: Path) -> Study:
-        """Read what is there."""
+        """Read a study from its folder."""
         about = read_json(path / STUDY_FILE)
         try:
             points = [_from_record(Point, entry) for entry in about["points"]]
@@ -106,19 +106,19 @@ class Study:
         return study
 
     def create_folder(self, root: Path) -> Study:
-        """Make its folder and write it there; ``root`` is where runs go."""
+        """Create its folder below ``root``, where runs are, and save it there."""
         self.path = _make_folder(root.absolute(), safe_name(self.name))
         self.created, self.cwd = now(), str(Path.cwd())
         self.save()
         return self
 
     def save(self) -> None:
-        """In one step: a reader sees the study before the change or after it."""
+        """Write the study atomically."""
         content = asdict(self) | {"path": str(self.path), "values": self._values_without_secrets()}
         write_json(self.path / STUDY_FILE, content)
 
     def _values_without_secrets(self) -> dict[str, Any]:
-        """The values as they may be copied and mailed."""
+        """Return the values that may be shared."""
         env = [one for one in self.values.get("env") or () if not self._is_secret(one)]
         return {**self.values, **({"env": env} if "env" in self.values else {})}
 
@@ -127,7 +127,7 @@ class Study:
 
     @property
     def id(self) -> str:
-        """The folder's name."""
+        """Return the folder's name."""
         return self.path.name
 
     @property
@@ -136,7 +136,7 @@ class Study:
 
     @property
     def asked_kind(self) -> str | None:
-        """ "strong" or "weak" as the user said, or as the placeholders imply; None: as the script has it."""
+        """Return "strong" or "weak" as requested or implied by placeholders; None: as the script has it."""
         words = (*(self.values.get("args") or ()), *(self.values.get("env") or ()))
         return self.kind or implied_kind(map(str, words))
 
@@ -149,17 +149,17 @@ class Study:
         return max((point.repeat for point in self.points), default=1)
 
     def shares_cores(self, point: Point) -> bool:
-        """Whether its threads are more than this machine has cores, so that it says nothing of scaling."""
+        """Return whether its threads exceed the cores of this machine, so that its speed is unreliable."""
         if self.where != "local" or point.gpus or not self.machine_cpus:
             return False
         return point.cpus > self.machine_cpus
 
     def at(self, size: int) -> list[Point]:
-        """The points of one size."""
+        """Return the points of one size."""
         return [point for point in self.points if point.size == size]
 
     def run_of(self, point: Point) -> Run | None:
-        """Its run; also when the whole folder of runs was moved."""
+        """Return its run, also when the whole folder of runs was moved."""
         if not point.run:
             return None
         path = Path(point.run)
@@ -170,14 +170,14 @@ class Study:
 
 
 def default_root(config: str | None = None) -> Path:
-    """Where studies are made and looked for unless --runs is given: the job file may name a place."""
+    """Return where studies are created and found unless --runs is given: the job file may name a folder."""
     path = Path(config) if config else find_file(Path.cwd())
     named = file_layer(path).values.get("runs") if path else None
     return Path(text(named)).absolute() if named else runs_root()
 
 
 def find_study(reference: str, root: Path | None = None, config: str | None = None) -> Study:
-    """The study of that folder, id or name (then the newest), or ``last``.
+    """Return the study of that folder, id or name (then the newest), or ``last``.
 
     Of a folder nothing else is asked; without ``root`` the others are where the job file has them.
     """
@@ -201,7 +201,7 @@ def _age(path: Path) -> tuple[str, str]:
 
 
 def _from_record(kind: type[_T], entry: Mapping[str, Any]) -> _T:
-    """Of the values in a file those that it has; another version may have written more."""
+    """Return an object of the values that it knows; another version may have written more."""
     names = {one.name for one in fields(cast("Any", kind))}
     return kind(**{name: value for name, value in entry.items() if name in names})
 
@@ -233,7 +233,7 @@ LOCK_FILE = "lock"
 
 @contextmanager
 def lock_study(folder: Path) -> Iterator[None]:
-    """Hold a study while it is changed; JobError when another process does.
+    """Hold a study while it is changed; raise JobError when another process holds it.
 
     A record lock: unlike that of flock, ranks that are forked meanwhile do not inherit it, and it ends
     with this process whatever becomes of them.

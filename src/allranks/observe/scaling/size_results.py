@@ -25,19 +25,19 @@ class LawFit:
     """From 0 to 1."""
 
     def speedup(self, growth: float) -> float:
-        """What the law says of ``growth`` times the smallest size."""
+        """Return the law's speed-up at ``growth`` times the smallest size."""
         if self.law == "Amdahl":
             return 1 / (self.serial + (1 - self.serial) / growth)
         return growth - self.serial * (growth - 1)
 
     @property
     def limit(self) -> float | None:
-        """The speed-up that no size exceeds; None: there is none."""
+        """Return the speed-up that no size exceeds; None without a limit."""
         return 1 / self.serial if self.law == "Amdahl" and self.serial > 0 else None
 
 
 def fit_law(kind: str, growths: Sequence[float], speedups: Sequence[float]) -> LawFit | None:
-    """The law of this kind of scaling; None with fewer than three points, or where it does not hold.
+    """Fit the law of this kind of scaling; None with fewer than three points, or where it does not hold.
 
     ``growths`` are sizes over the smallest one, so the first point lies on the curve whatever the share.
     """
@@ -56,12 +56,12 @@ def fit_law(kind: str, growths: Sequence[float], speedups: Sequence[float]) -> L
 
 
 def first_drop(speedups: Sequence[float]) -> int | None:
-    """The place of the first speed-up that is below the one before; None when there is none."""
+    """Return the index of the first speed-up below the one before; None without any."""
     return next((n for n, (a, b) in enumerate(pairwise(speedups), start=1) if b < a), None)
 
 
 def _holds(fit: LawFit, growths: Sequence[float], speedups: Sequence[float]) -> bool:
-    """Both laws rise, and Amdahl's never above its limit: what does otherwise follows another law."""
+    """Return whether the law describes the points: both laws rise, Amdahl's never above its limit."""
     if first_drop(speedups) is not None or (fit.limit and max(speedups) > fit.limit):
         return False
     pairs = zip(growths, speedups, strict=True)
@@ -126,7 +126,7 @@ _ON_NODES = {
 
 
 def step_groups(found: Measurement) -> dict[str, float]:
-    """A step's seconds by group; empty when its phases are not known."""
+    """Return the seconds of a step by group; empty when its phases are unknown."""
     phases = found.phases
     if not phases:
         return {}
@@ -142,7 +142,7 @@ def step_groups(found: Measurement) -> dict[str, float]:
 
 
 def lost_time(first: Measurement, here: Measurement, shrink: float) -> dict[str, float]:
-    """Seconds of a step here beyond the ideal, by group.
+    """Return the seconds of a step beyond the ideal, by group.
 
     ``shrink`` is what becomes of a step in the ideal case: its time at the smallest size over the growth
     in strong scaling, the same time in weak scaling.
@@ -154,14 +154,14 @@ def lost_time(first: Measurement, here: Measurement, shrink: float) -> dict[str,
 
 
 def loss_shares(lost: Mapping[str, float], step_seconds: float | None) -> dict[str, float]:
-    """The same as shares of the step."""
+    """Return lost times as shares of the step."""
     if not lost or not step_seconds:
         return {}
     return {name: value / step_seconds for name, value in lost.items()}
 
 
 def largest_loss(lost: Mapping[str, float]) -> tuple[str, float] | None:
-    """The group with the largest share, where it is worth a word."""
+    """Return the group with the largest share, if it matters."""
     if not lost:
         return None
     name = max(lost, key=lambda group: lost[group])
@@ -169,7 +169,7 @@ def largest_loss(lost: Mapping[str, float]) -> tuple[str, float] | None:
 
 
 def loss_sentence(where: str, lost: Mapping[str, float], kind: str, *, here: bool) -> str:
-    """``At 4 nodes 31 % of a step is lost to communication: …``; empty when nothing stands out.
+    """Return ``At 4 nodes 31 % of a step is lost to communication: …``; empty when nothing stands out.
 
     ``here``: all ranks were on this machine.
     """
@@ -210,7 +210,7 @@ class SizeResult:
 
     @property
     def spread(self) -> float:
-        """Half of the way from the slowest to the fastest repetition, as a share of the speed."""
+        """Return half the distance from the slowest to the fastest repetition, as a share of the speed."""
         return ((self.high or 0) - (self.low or 0)) / 2 / self.rate if self.rate else 0.0
 
 
@@ -233,5 +233,5 @@ class Analysis:
 
     @property
     def per_gpu(self) -> bool:
-        """Whether the cost is in GPU-hours."""
+        """Return whether the cost is in GPU-hours."""
         return any(row.point.gpus for row in self.rows)

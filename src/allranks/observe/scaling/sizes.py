@@ -32,7 +32,7 @@ class SizeAxis:
     """The title of its column, and the word in a run's name."""
 
     def count(self, size: int) -> str:
-        """``1 node``, ``4 nodes``."""
+        """Format a size: ``1 node``, ``4 nodes``."""
         return f"{size} {self.one if size == 1 else self.many}"
 
 
@@ -57,7 +57,7 @@ class SizeChoice:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """The numbers in ``1,2,4`` or ``1-4``, in order, each once."""
+    """Return the numbers in ``1,2,4`` or ``1-4``, sorted, each once."""
     found: set[int] = set()
     for part in text.replace(" ", "").split(","):
         match = _PART.fullmatch(part)
@@ -75,7 +75,7 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def choose_axis(values: Mapping[str, Any]) -> SizeChoice:
-    """The option with several sizes; those with one are values of every point."""
+    """Choose the option with several sizes; those with one are values of every point."""
     kept = {name: value for name, value in values.items() if name not in AXES}
     lists: dict[str, list[int]] = {}
     types: dict[str, str] = {}
@@ -122,14 +122,14 @@ _PLACEHOLDER = re.compile(r"\{(ranks|nodes|(?:share|times):[^{}]*)\}")
 
 
 def fill_placeholders(words: Iterable[str], *, ranks: int, nodes: int) -> tuple[str, ...]:
-    """The words with their placeholders replaced."""
+    """Return the words with their placeholders replaced."""
     return tuple(
         _PLACEHOLDER.sub(lambda place: _value(place[1], ranks, nodes), word) for word in words
     )
 
 
 def implied_kind(words: Iterable[str]) -> str | None:
-    """A share of a fixed whole is strong scaling, a multiple is weak; None when neither is there."""
+    """Return strong for ``{share:…}``, weak for ``{times:…}``, None without or with both."""
     places = [place.partition(":")[0] for word in words for place in _PLACEHOLDER.findall(word)]
     kinds = {"strong" for place in places if place == "share"}
     kinds |= {"weak" for place in places if place == "times"}

@@ -31,18 +31,18 @@ class TextDisplay:
         self._said: dict[tuple[int, int], str] = {}
 
     def begins(self, study: Study, point: Point) -> None:
-        """A point starts here, or was submitted."""
+        """Show that a point started here, or was submitted."""
         if study.where == "slurm":
             self._say(f"{self._name(study, point)}: job {point.job_id}")
         elif not self._out.isatty():
             self._say(f"{self._name(study, point)}: running")
 
     def ended(self, study: Study, point: Point) -> None:
-        """A point has ended here, or could not be submitted."""
+        """Show that a point ended here, or could not be submitted."""
         self._say(f"{self._name(study, point)}: {_result_text(study, point, self.known)}")
 
     def look(self, study: Study) -> None:
-        """Jobs were asked for: draw the table again, or say what changed."""
+        """Redraw the table after jobs were polled, or print what changed."""
         if self._out.isatty():
             self._draw(study)
             return
@@ -54,7 +54,7 @@ class TextDisplay:
                 self._say(f"{self._name(study, point)}: {state}")
 
     def close(self) -> None:
-        """Take the live table away: the result follows."""
+        """Remove the live table; the result follows."""
         self._wipe()
 
     def _draw(self, study: Study) -> None:
@@ -71,7 +71,7 @@ class TextDisplay:
         self._out.flush()
 
     def _wipe(self) -> None:
-        """Over what was drawn, counted as the terminal shows it by now: it may have become narrower."""
+        """Erase what was drawn, as high as the terminal shows it now: it may have become narrower."""
         columns, rows = self._screen()
         height = sum(max(1, -(-cell_len(line) // columns)) for line in self._drawn)
         if height:
@@ -79,7 +79,7 @@ class TextDisplay:
             self._drawn = []
 
     def _screen(self) -> tuple[int, int]:
-        """Columns and rows of the terminal that is drawn on; stdout may go to a file."""
+        """Return the columns and rows of the terminal drawn on; stdout may be a file."""
         try:
             columns, rows = os.get_terminal_size(self._out.fileno())
         except (OSError, ValueError):
@@ -96,7 +96,7 @@ class TextDisplay:
 
 
 def _cut(line: str, columns: int) -> str:
-    """As much of a line as the terminal has room for: one that wraps would be two."""
+    """Cut a line to the width of the terminal, where a wrapped one would take two rows."""
     return line if cell_len(line) <= columns else set_cell_size(line, columns)
 
 

@@ -27,7 +27,7 @@ _WIDE = 8
 
 
 def speedup_plot(study: Study, found: Analysis) -> str:
-    """The speed-up over the smallest size, beside the ideal one and the fitted law."""
+    """Draw the speed-up over the smallest size, beside the ideal one and the fitted law."""
     rows = _measured(found)
     base, sizes = rows[0].size, [float(row.size) for row in rows]
     log = sizes[-1] / sizes[0] >= _WIDE
@@ -56,7 +56,7 @@ def speedup_plot(study: Study, found: Analysis) -> str:
 
 
 def efficiency_plot(study: Study, found: Analysis) -> str:
-    """The efficiency, and the line above which a size is said to pay."""
+    """Draw the efficiency, and the line above which a size counts as efficient."""
     rows = _measured(found)
     sizes = [float(row.size) for row in rows]
     ends = [sizes[0], sizes[-1]]
@@ -78,7 +78,7 @@ def efficiency_plot(study: Study, found: Analysis) -> str:
 
 
 def step_plot(study: Study, found: Analysis) -> str:
-    """What a step's time goes to at each size; empty when it is not known."""
+    """Draw the phases of a step at each size; empty when they are unknown."""
     rows = [row for row in found.rows if row.measurement and row.measurement.phases]
     if not rows:
         return ""
@@ -99,7 +99,7 @@ def step_plot(study: Study, found: Analysis) -> str:
 
 
 def cost_plot(study: Study, found: Analysis) -> str:
-    """The cost at each size."""
+    """Draw the cost at each size."""
     rows = [row for row in found.rows if row.cost]
     words, labels = cost_titles(study, found)[1], [study.axis.count(row.size) for row in rows]
     return bar_plot(
@@ -112,7 +112,7 @@ def _measured(found: Analysis) -> list[SizeResult]:
 
 
 def _spreads(rows: Sequence[SizeResult]) -> list[tuple[float, float] | None]:
-    """From the slowest to the fastest repetition, as speed-ups."""
+    """Return the range from the slowest to the fastest repetition, as speed-ups."""
     return [
         (row.speedup * row.low / row.rate, row.speedup * row.high / row.rate)
         if row.speedup and row.rate and row.low and row.high and row.low < row.high
@@ -129,7 +129,7 @@ def _scaled(row: SizeResult, spread: tuple[float, float] | None) -> tuple[float,
 
 
 def _ticks(sizes: Sequence[float]) -> Sequence[float]:
-    """The sizes themselves; of many, those that are twice the one before, or more."""
+    """Return the sizes; of many, those that are at least twice the one before."""
     if len(sizes) <= _MOST_TICKS:
         return sizes
     kept = [sizes[0]]
@@ -140,6 +140,6 @@ def _ticks(sizes: Sequence[float]) -> Sequence[float]:
 
 
 def _between(sizes: Sequence[float]) -> list[float]:
-    """Enough places for a smooth curve, the sizes among them."""
+    """Return enough positions for a smooth curve, the sizes among them."""
     low, high = sizes[0], sizes[-1]
     return [low * (high / low) ** (place / 48) for place in range(49)]

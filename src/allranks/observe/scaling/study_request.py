@@ -31,8 +31,9 @@ def make_study(
     say: Say,
     **asked: Any,
 ) -> Study:
-    """The study of what was typed, with its folder. All points are planned first: a mistake that
-    concerns them all is told before anything is made.
+    """Create the study and its folder.
+
+    All points are planned first: a mistake that concerns them all is reported before anything is created.
 
     ``values`` are those of the job, ``asked`` those of the study's fields that the user chooses.
     """
@@ -56,14 +57,14 @@ def make_study(
 
 
 def ensure_enough_steps(study: Study, say: Say) -> None:
-    """What a Trainer needs for some windows of metrics of which the first is left out."""
+    """Raise the steps to what a Trainer needs for a few windows after the warm-up."""
     if not study.metric and study.steps < LEAST_STEPS:
         say(f"--steps {study.steps} are too few to measure: a Trainer does {LEAST_STEPS}.")
         study.steps = LEAST_STEPS
 
 
 def check_kind(study: Study, plan: Plan) -> None:
-    """Refuse where a time will be all that is measured, and nobody says what work was done in it."""
+    """Refuse a study that would measure only times, without knowing the amount of work."""
     if study.asked_kind:
         return
     if study.metric and SECONDS in re.compile(study.metric).groupindex:
@@ -81,13 +82,15 @@ def check_kind(study: Study, plan: Plan) -> None:
 
 
 def check_wait_option(where: str, wait: bool) -> None:
-    """Only jobs go on by themselves."""
+    """Refuse --no-wait without Slurm."""
     if not wait and where != "slurm":
         raise UsageError("--no-wait is for jobs of Slurm. Here each size is waited for.")
 
 
 def choose_execution(choice: SizeChoice, place: str | None) -> str:
-    """Where the points run: "local", "allocation" or "slurm"; ``place`` is what the user says, if any."""
+    """Return where the points run: "local", "allocation" or "slurm"; ``place`` is the user's choice, if
+    any.
+    """
     inside = "SLURM_JOB_ID" in os.environ
     slurm = shutil.which("sbatch") is not None
     if place == "submit" and not slurm:
@@ -107,14 +110,14 @@ def choose_execution(choice: SizeChoice, place: str | None) -> str:
 
 
 def _has_usable_allocation() -> bool:
-    """Whether the allocation around can hold steps of ours."""
+    """Return whether the current allocation can run our steps."""
     from allranks.schedulers.allocation import in_allocation
 
     return in_allocation(os.environ)
 
 
 def _first_plan(study: Study, say: Say) -> Plan:
-    """Plan every size once; those that cannot be are marked as failed, unless none can."""
+    """Plan every size once; sizes that cannot be planned are marked as failed, unless none can."""
     plans: list[Plan] = []
     errors: list[AllranksError] = []
     said: set[str] = set()
@@ -136,7 +139,7 @@ def _first_plan(study: Study, say: Say) -> Plan:
 
 
 def _check_growth(study: Study, plans: list[Plan]) -> None:
-    """A job file may fix the number of ranks, which would then be the same at every size."""
+    """Refuse a job file that fixes the number of ranks at every size."""
     plan = plans[-1]
     if study.axis.field != "nprocs" and plan.job.nprocs:
         raise UsageError(

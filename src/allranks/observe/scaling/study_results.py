@@ -29,7 +29,7 @@ PLOT_FILE = "speedup.svg"
 
 
 def render_markdown(study: Study, found: Analysis, *, picture: bool) -> str:
-    """A heading, the table, the sentences and how it was measured."""
+    """Return a heading, the table, the conclusions and how they were measured."""
     table = study_table(study, found)
     lines = [f"## {escape_markdown(headline(study, found))}", "", *markdown_table(table)]
     for text in filter(None, (table.more, *found.problems)):
@@ -42,7 +42,7 @@ def render_markdown(study: Study, found: Analysis, *, picture: bool) -> str:
 
 
 def render_page(study: Study, found: Analysis) -> str:
-    """The whole page."""
+    """Return the whole page."""
     title = f"{one_line(study.name)}: scaling over {study.axis.many}"
     return html_document(title, "\n".join(_body(study, found)))
 
@@ -61,7 +61,7 @@ def _body(study: Study, found: Analysis) -> Iterator[str]:
 
 
 def _html_prose(text: str) -> str:
-    """Sentences name commands between backticks."""
+    """Return sentences with the commands between backticks as code."""
     parts = escaped(text).split("`")
     return "".join(
         f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts)
@@ -79,7 +79,7 @@ def _plots(study: Study, found: Analysis) -> Iterator[str]:
 
 
 def _facts(study: Study, found: Analysis) -> Iterator[tuple[str, str]]:
-    """What a reader needs to believe the numbers."""
+    """Yield how the study was measured."""
     yield "Command", study.command
     yield "When", study.created[:16].replace("T", " ") + " UTC"
     if on := hardware(study):
@@ -95,7 +95,7 @@ JSON, PAGE, MARKDOWN = "result.json", "scaling.html", "scaling.md"
 
 
 def write_results(study: Study, found: Analysis) -> None:
-    """Anew each time: they hold what is known of the study so far. AllranksError when they cannot be."""
+    """Write all results known so far; raise AllranksError when they cannot be written."""
     try:
         write_json(study.path / JSON, study_record(study, found))
         picture = any(row.speedup for row in found.rows)
@@ -110,7 +110,7 @@ def write_results(study: Study, found: Analysis) -> None:
 
 
 def study_record(study: Study, found: Analysis) -> dict[str, Any]:
-    """The study as JSON values: what ``--json`` prints."""
+    """Return the study as JSON values, as ``--json`` prints it."""
     return {
         "study": study.id,
         "folder": str(study.path),

@@ -35,7 +35,7 @@ from allranks.schedulers.foreground import ForegroundScheduler
 def run_point(
     study: Study, point: Point, plan: Plan, python: str, scheduler: ForegroundScheduler
 ) -> Run:
-    """Run a point to its end. KeyboardInterrupt when it was told to end."""
+    """Run a point to its end; raise KeyboardInterrupt when it was cancelled."""
     run = scheduler.prepare(plan, python)
     _mark_running(study, point, run)  # before it starts, so that a killed study knows of it
     with _progress_line(run, study.axis.count(point.size)), _redirect_output(run.path / CONSOLE):
@@ -53,7 +53,7 @@ def _mark_running(study: Study, point: Point, run: Run) -> None:
 
 @contextmanager
 def _redirect_output(path: Path) -> Iterator[None]:
-    """What this process and those it starts write goes to a file."""
+    """Redirect the output of this process and its children to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
@@ -73,7 +73,7 @@ def _redirect_output(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _progress_line(run: Run, what: str) -> Iterator[None]:
-    """On a terminal, a line that shows the steps done.
+    """Show a line with the steps done, on a terminal.
 
     A process and no thread: ranks are forked from a process that must have none.
     """
@@ -93,7 +93,7 @@ def _progress_line(run: Run, what: str) -> Iterator[None]:
 
 
 def _print_progress(run: Run, what: str, parent: int) -> None:
-    """The line, until it is killed or nobody is there to do so."""
+    """Print the line until this process is killed or its parent is gone."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         began = time.monotonic()
@@ -120,7 +120,7 @@ class StudyDisplay(Protocol):
 
 
 def run_study(study: Study, view: StudyDisplay, *, python: str, wait: bool = True) -> Analysis:
-    """Run what is waiting, or submit it and watch; the results are written as far as there are any.
+    """Run the waiting points, or submit and watch them; results are written as far as there are any.
 
     KeyboardInterrupt leaves jobs of Slurm as they are, and ends a point that runs here.
     """
@@ -139,7 +139,7 @@ def run_study(study: Study, view: StudyDisplay, *, python: str, wait: bool = Tru
 
 
 def prepare_resume(study: Study) -> None:
-    """Make a study ready to go on: points that failed, were lost or tell nothing are to be run again."""
+    """Prepare a study to be resumed: points that failed, were lost or have no measurement run again."""
     _enter_start_folder(study)
     load_secrets(study)
     reset_lost_points(study)
@@ -152,7 +152,7 @@ def prepare_resume(study: Study) -> None:
 
 
 def _refuse_running(study: Study) -> None:
-    """A point that runs here, or perhaps on another machine, must not run twice."""
+    """Refuse to run a point twice that runs here, or perhaps on another machine."""
     alive = [point for point in study.points if point.state == RUNNING]
     if study.where == "slurm" or not alive:
         return
@@ -177,13 +177,13 @@ def _is_measured(study: Study, point: Point) -> bool:
 
 
 def analyse_now(study: Study) -> Analysis:
-    """How a study stands now. Another process may be at it, so what was found out is not saved."""
+    """Analyse a study as it is now, without saving: another process may be running it."""
     PointPoller(study).refresh()
     return analyse(study)
 
 
 def load_secrets(study: Study) -> None:
-    """A study that goes on has no secrets in its file: they come from the environment."""
+    """Read the secrets of a resumed study from the environment: its file has none."""
     if missing := [name for name in study.secrets if name not in os.environ]:
         raise UsageError(
             f"{study.id} was given {', '.join(missing)}, which is secret and was not written down.\n"
@@ -195,7 +195,7 @@ def load_secrets(study: Study) -> None:
 
 
 def _enter_start_folder(study: Study) -> None:
-    """Where it was started: its script and its files are named from there."""
+    """Change to the folder where the study was started: its paths are relative to it."""
     try:
         os.chdir(study.cwd or ".")
     except OSError as error:

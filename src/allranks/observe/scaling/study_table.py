@@ -26,7 +26,7 @@ class _Column:
 
 
 def study_table(study: Study, found: Analysis) -> TextTable:
-    """The cells; a column that no row has a value for is left out."""
+    """Return the cells; a column without any value is left out."""
     columns = [
         one for one in _columns(study, found) if one.needed or any(map(one.cell, found.rows))
     ]
@@ -40,14 +40,14 @@ def study_table(study: Study, found: Analysis) -> TextTable:
 
 
 def _cells(study: Study, row: SizeResult, columns: Sequence[_Column]) -> list[str]:
-    """The numbers of a size, or why it has none."""
+    """Return the numbers of a size, or why it has none."""
     if not row.rate:
         return [columns[0].cell(row), _state_text(study, row)]
     return [one.cell(row) for one in columns]
 
 
 def terminal_table(study: Study, found: Analysis, width: int = WIDTH) -> str:
-    """The head, the table, what it says, and what went wrong."""
+    """Return the headline, the table, the conclusions and the problems."""
     table = study_table(study, found)
     lines = [*textwrap.wrap(headline(study, found), width), "", *_align(table, width)]
     for text in (table.more, *found.problems, *found.conclusions):
@@ -56,7 +56,7 @@ def terminal_table(study: Study, found: Analysis, width: int = WIDTH) -> str:
 
 
 def headline(study: Study, found: Analysis) -> str:
-    """``train: strong scaling over nodes, global batch 256, 100 steps, 3 times each``."""
+    """Return ``train: strong scaling over nodes, global batch 256, 100 steps, 3 times each``."""
     kind = {"strong": "strong scaling", "weak": "weak scaling"}.get(found.kind or "", "scaling")
     parts = [f"{one_line(study.name)}: {kind} over {study.axis.many}"]
     per_node = {row.point.ranks // row.size for row in found.rows if row.point.ranks}
@@ -131,7 +131,7 @@ def _lost(row: SizeResult) -> str:
 
 
 def cost_titles(study: Study, found: Analysis) -> tuple[str, str]:
-    """The cost as a title and in full: ``GPU-h/1M``, ``GPU-hours for a million samples``."""
+    """Return the cost as a title and in full: ``GPU-h/1M``, ``GPU-hours for a million samples``."""
     what, wall = "GPU" if found.per_gpu else "core", found.unit == "runs"
     per = "" if study.samples or wall else "/1M"
     many = f"{study.samples:,}" if study.samples else "a million"
@@ -139,7 +139,7 @@ def cost_titles(study: Study, found: Analysis) -> tuple[str, str]:
 
 
 def _notes(study: Study, found: Analysis) -> str:
-    """What the titles mean."""
+    """Explain the titles."""
     notes = []
     if any(row.cost for row in found.rows) and found.unit != "runs":
         notes.append("{}: {}.".format(*cost_titles(study, found)))
@@ -162,7 +162,7 @@ def _state_text(study: Study, row: SizeResult) -> str:
 
 
 def format_significant(value: float | None) -> str:
-    """Three or four digits that matter, thousands apart: ``0.0123``, ``12.3``, ``1,234``."""
+    """Format three or four significant digits: ``0.0123``, ``12.3``, ``1,234``."""
     if value is None:
         return ""
     if abs(value) >= 100:
@@ -171,7 +171,7 @@ def format_significant(value: float | None) -> str:
 
 
 def format_wall_time(seconds: float) -> str:
-    """Of a whole run: ``1.42 s``, ``12 min``, ``2 h 05 min``."""
+    """Format the time of a whole run: ``1.42 s``, ``12 min``, ``2 h 05 min``."""
     return step_time(seconds) if seconds < 99.95 else span(seconds)
 
 
@@ -183,7 +183,7 @@ def _fixed(value: float | None) -> str:
 
 
 def _align(table: TextTable, width: int) -> list[str]:
-    """Columns to the right, the last one to the left; reasons below the numbers' width."""
+    """Align columns to the right, the last one to the left; reasons wrap within the table's width."""
     titles, rows = _drop_columns(table, width)
     full = [titles, *(row for row in rows if len(row) == len(titles))]
     widths = [max(map(len, column)) for column in zip(*full, strict=True)]
@@ -214,7 +214,7 @@ _DROPPED = ("MFU", "GPU use", "batch", "hours", "ranks", "step", "±", LOST)
 
 
 def _drop_columns(table: TextTable, width: int) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows without the columns that there is no room for; short rows are texts."""
+    """Return titles and rows without the columns that do not fit; short rows are texts."""
     titles, rows = list(table.titles), [list(row) for row in table.rows]
     full = [titles, *(row for row in rows if len(row) == len(titles))]
     for name in _DROPPED:

@@ -46,7 +46,7 @@ class ViewSettings:
     quit: bool = False
 
     def after(self, key: str) -> ViewSettings:
-        """The view once this key was pressed; unknown keys change nothing."""
+        """Return the settings after this key; unknown keys change nothing."""
         if self.help:
             return replace(self, help=False)
         if key == "q":
@@ -81,7 +81,7 @@ _KEYS = (
 
 
 def attempts(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
-    """How often it began, how those ended, and what the time was good for."""
+    """Return the number of attempts, their outcomes and the goodput."""
     ended = [entry for entry in run_view.attempts if entry.outcome != "running"]
     count = len(run_view.attempts)
     pieces = []
@@ -101,7 +101,7 @@ def attempts(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
 
 
 def tail(run_view: RunView, width: int, most: int, glyphs: Glyphs) -> list[Text]:
-    """The error where there is one, else what the ranks wrote last."""
+    """Return the error if there is one, else the last log lines."""
     if most <= 0:
         return []
     if run_view.error is not None:
@@ -112,7 +112,7 @@ def tail(run_view: RunView, width: int, most: int, glyphs: Glyphs) -> list[Text]
 
 
 def _error(failure: Failure, width: int, most: int, glyphs: Glyphs) -> list[Text]:
-    """Who failed, and the end of its traceback; where that is a footer, the error before it."""
+    """Return the failed rank and the end of its traceback, with the error line among them."""
     where = f" on {clean(failure.host)}" if failure.host else ""
     head = Text(f"rank {failure.rank}{where} failed first: {clean(failure.how)}", "bold red")
     room = most - 1
@@ -131,7 +131,7 @@ def _last(lines: list[Text], most: int) -> list[Text]:
 
 
 def keys(view: ViewSettings, width: int, place: str, glyphs: Glyphs) -> Text:
-    """The keys that work, and which rows are shown."""
+    """Return the keys that work, and which rows are shown."""
     pieces = [
         LinePiece(
             Text.assemble((key, "bold reverse"), f" {_key_label(key, text, view)}"), rank=rank
@@ -146,7 +146,7 @@ def keys(view: ViewSettings, width: int, place: str, glyphs: Glyphs) -> Text:
 
 
 def help_lines(width: int, glyphs: Glyphs) -> list[Text]:
-    """The whole list of keys."""
+    """Return the list of all keys."""
     lines = [Text("allranks top", "bold"), Text()]
     lines += [Text.assemble((f"{key:<11}", "bold"), text) for key, text in HELP]
     lines += [

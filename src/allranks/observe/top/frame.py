@@ -46,7 +46,7 @@ def frame(
     view: ViewSettings | None = None,
     glyphs: Glyphs = BLOCKS,
 ) -> Frame:
-    """The whole screen; without a height every row, and no keys: a page for a file or a pipe."""
+    """Return the whole screen; without a height every row and no keys, as for a file or a pipe."""
     picture = _FrameBuilder(run_view, view or ViewSettings(), max(width, 1), glyphs)
     if height is None:
         return picture.page()
@@ -76,7 +76,7 @@ class _FrameBuilder:
         self.below = _Part([below] if below else [], 4)
 
     def page(self) -> Frame:
-        """Everything, from top to bottom."""
+        """Return everything, from top to bottom."""
         table = self.table
         lines = _lines(self._above())
         if table.count:
@@ -86,7 +86,7 @@ class _FrameBuilder:
         return Frame(lines, 0, table.count, table.count)
 
     def screen(self, height: int) -> Frame:
-        """As many lines as there are, the keys on the last one."""
+        """Return as many lines as the screen has, the keys on the last one."""
         count = self.table.count
         logs = len(self._tail(min(_LOG_LINES, height // 6)))
         wanted = min(count, height // 5) + 1 if count and height > 7 else 0
@@ -105,7 +105,7 @@ class _FrameBuilder:
         return Frame([*lines, *keys], first, shown, count)
 
     def _above(self) -> list[_Part]:
-        """In the order of the screen."""
+        """Return the parts above the table, in the order of the screen."""
         how = (self.run_view, self.width, self.glyphs)
         progress, times = _part(head.progress(*how), 1), _part(head.times(*how), 5)
         told = [_part(head.loss(*how), 3), _part(head.speed(*how), 6), _Part(head.step(*how), 7)]
@@ -137,7 +137,7 @@ class _FrameBuilder:
 
 
 def _no_progress_text(run_view: RunView) -> str:
-    """What stands in the place of the progress: a Trainer's script is given time to load."""
+    """Return the text shown in place of the progress; a Trainer's script is given time to load."""
     status = run_view.status
     early = not status.state.ended and (elapsed(status, run_view.time) or 0.0) < _EARLY
     if not run_view.trainer and not early:
@@ -146,7 +146,7 @@ def _no_progress_text(run_view: RunView) -> str:
 
 
 def _drop_parts(parts: list[_Part], most: int) -> list[_Part]:
-    """Without what matters least, until it fits."""
+    """Drop the least important parts until the rest fits."""
     while len(_lines(parts)) > most:
         full = [part for part in parts if part.lines and part.rank]
         if not full:

@@ -45,7 +45,7 @@ _PHASE_NAMES = {"checkpoint": "saving"}
 
 
 def title(run_view: RunView, width: int, glyphs: Glyphs) -> Text:
-    """The run, its state, its job, how long it has been going."""
+    """Return the run, its state, its job and its elapsed time."""
     status = run_view.status
     state = status.state.value
     task = f"task {clean(run_view.task)}" if run_view.task else ""
@@ -72,7 +72,7 @@ def _colour(status: RunStatus) -> str:
 
 
 def notices(run_view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
-    """What must be read before any number: why it waits, how it ended, who holds the others up."""
+    """Return what must be read before any number: why it waits, how it ended, which rank is slow."""
     status = run_view.status
     lines: list[Text] = []
     if text := _state_text(status):
@@ -96,7 +96,7 @@ def notices(run_view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
 
 
 def _other_tasks(run_view: RunView) -> Iterator[tuple[str, str]]:
-    """The tasks of the array that failed while this one is shown; when it is over also those that run."""
+    """Yield the other tasks of the array that failed; after the end of this one also those that run."""
     failed = [task for task in run_view.failed_tasks if task != run_view.task]
     running = [task for task in run_view.running_tasks if task != run_view.task]
     if failed:
@@ -106,7 +106,7 @@ def _other_tasks(run_view: RunView) -> Iterator[tuple[str, str]]:
 
 
 def _task_hint(tasks: Sequence[str], what: str, run_view: RunView) -> str:
-    """What the tasks do, and how to look at the first of them."""
+    """Return the state of the tasks, and the command that shows the first of them."""
     names, job = [clean(task) for task in tasks], run_view.status.job_id
     look = f"{job}_{names[0]}" if job else f"--task {names[0]} {clean(run_view.status.run.id)}"
     some = ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
@@ -114,7 +114,7 @@ def _task_hint(tasks: Sequence[str], what: str, run_view: RunView) -> str:
 
 
 def progress(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
-    """The bar, the step, the epoch."""
+    """Return the bar, the step and the epoch."""
     now = run_view.progress
     if now.step is None:
         return None
@@ -132,7 +132,7 @@ def progress(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
 
 
 def times(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
-    """When it will be done, and whether the job lasts so long."""
+    """Return the remaining time, and whether the time limit suffices."""
     now, pieces = run_view.progress, []
     if run_view.status.state.ended:
         return None
@@ -156,7 +156,7 @@ def _time_limit(left: float, needed: float | None) -> LinePiece:
 
 
 def loss(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
-    """The loss with its curve, the validation's, the learning rate."""
+    """Return the loss with its curve, the validation loss and the learning rate."""
     values = run_view.values
     train = values.get("train_loss", run_view.loss[-1][1] if run_view.loss else None)
     val = values.get("val_loss", run_view.val_loss[-1][1] if run_view.val_loss else None)
@@ -174,7 +174,7 @@ def loss(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
 
 
 def speed(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
-    """Samples, tokens, MFU, then the user's own metrics as far as there is room."""
+    """Return samples, tokens, MFU, then the user's own metrics as far as they fit."""
     values = run_view.values
     pieces = [
         LinePiece.of(f"{amount(values[name])} {unit}", rank=rank)
@@ -193,7 +193,7 @@ def speed(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
 
 
 def step(run_view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
-    """Where the time of a step goes: a bar, and below it what its letters mean."""
+    """Return the phases of a step as a bar, and its legend."""
     parts = {name: seconds for name, seconds in run_view.phases.items() if seconds > 0}
     whole = sum(parts.values())
     if not whole:
@@ -215,14 +215,14 @@ def step(run_view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
 
 
 def _user_metrics(run_view: RunView) -> Iterator[tuple[str, float]]:
-    """What the training itself reports, without what has its own place."""
+    """Yield the metrics of the training that are not shown elsewhere."""
     for name, number in run_view.values.items():
         if name not in _SHOWN_ELSEWHERE and not _is_rate(name):
             yield clean(name), number
 
 
 def _is_rate(name: str) -> bool:
-    """Whether it is a learning rate: one, or those of several groups."""
+    """Return whether it is a learning rate: the only one, or one of several groups."""
     return name == "lr" or name.startswith("lr_")
 
 
@@ -233,7 +233,7 @@ def _epoch(epoch: int | None, epochs: int | None) -> str:
 
 
 def _state_text(status: RunStatus) -> str:
-    """Why it waits or how it ended; nothing of a run that just runs."""
+    """Return why it waits or how it ended; empty while it runs."""
     if status.state is JobState.PENDING:
         text = f"waiting: {status.why or 'no reason given yet'}"
         if status.expected_start:

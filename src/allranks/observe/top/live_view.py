@@ -53,12 +53,12 @@ class Watcher:
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Begin; the threads die with the program."""
+        """Start the threads; they end with the program."""
         for work in (self._ask, self._read):
             threading.Thread(target=self._guarded, args=(work,), daemon=True).start()
 
     def stop(self) -> None:
-        """End soon; a question to Slurm that is under way is not waited for."""
+        """Stop soon, without waiting for a pending query to Slurm."""
         self._over.set()
         self._due.set()
 
@@ -81,7 +81,7 @@ class Watcher:
             self._due.clear()
 
     def _pause(self, status: RunStatus) -> float:
-        """Until the next question; a run whose folder tells how it stands costs Slurm nothing."""
+        """Return the time until the next query; a run whose folder has its state costs Slurm nothing."""
         if not jobs_to_query(status.run):
             return self._every
         return ENDED_EVERY if status.state.ended else ASKED_EVERY
@@ -107,7 +107,7 @@ def _attempt_outcomes(run_view: RunView) -> list[str]:
 
 
 def view_once(run: Run, task: str | None = None) -> RunView:
-    """One run_view of a run, its scheduler asked."""
+    """Return one view of a run, with its scheduler queried."""
     return _refresh_view(RunSource(run, task), run_statuses([run], ANSWER)[0])
 
 
@@ -131,12 +131,12 @@ PAGE_WIDTH = 120
 
 
 def is_live_terminal() -> bool:
-    """Whether there is a terminal that a picture can be redrawn on."""
+    """Return whether there is a terminal that can be redrawn."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
 def watch_run(run: Run, every: float = INTERVAL, task: str | None = None) -> None:
-    """Show a run until the user has seen enough; the run itself is not touched."""
+    """Show a run until the user quits; the run itself is not touched."""
     console = Console(highlight=False)
     glyphs = glyphs_for(console.encoding)
     try:
@@ -168,7 +168,7 @@ def _loop(terminal: Terminal, watcher: Watcher, run: Run, glyphs: Glyphs) -> Non
 def _draw(
     terminal: Terminal, run_view: RunView, view: ViewSettings, glyphs: Glyphs
 ) -> ViewSettings:
-    """The picture; the view comes back with the rows that it really shows."""
+    """Draw a frame; return the settings with the rows that it really shows."""
     width, height = terminal.screen.size()
     made = frame(run_view, width, height, view, glyphs)
     terminal.draw(made.lines)
@@ -178,7 +178,7 @@ def _draw(
 
 
 def print_page(run_view: RunView) -> None:
-    """Print one picture with every row, as for a file or a pipe."""
+    """Print one frame with every row, as for a file or a pipe."""
     console = Console(highlight=False, width=shutil.get_terminal_size((PAGE_WIDTH, 24)).columns)
     made = frame(run_view, console.width, glyphs=glyphs_for(console.encoding))
     for line in made.lines:
@@ -186,7 +186,7 @@ def print_page(run_view: RunView) -> None:
 
 
 def _replace_unencodable(line: Text, encoding: str) -> Text:
-    """What the output cannot take becomes a question mark instead of an error."""
+    """Replace what the output cannot encode by question marks."""
     plain = line.plain.encode(encoding, "replace").decode(encoding)
     if plain == line.plain:
         return line

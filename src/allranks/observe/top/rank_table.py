@@ -29,7 +29,7 @@ class ScreenTable:
 
 
 def screen_table(run_view: RunView, view: ViewSettings, width: int, glyphs: Glyphs) -> ScreenTable:
-    """As the view wants it; by itself ranks where GPUs are seen, nodes where there is none."""
+    """Return the table as the settings want it; by default ranks where GPUs are seen, else nodes."""
     by_node = shown_rows(run_view, view) == "nodes"
     if by_node:
         nodes = _sorted_nodes(run_view, view.slowest)
@@ -46,7 +46,7 @@ def screen_table(run_view: RunView, view: ViewSettings, width: int, glyphs: Glyp
 
 
 def shown_rows(run_view: RunView, view: ViewSettings) -> str:
-    """Which of the two tables it is: "ranks" or "nodes"."""
+    """Return which of the two tables is shown: "ranks" or "nodes"."""
     if view.rows:
         return view.rows
     gpus = any(rank.gpu for rank in run_view.ranks)
@@ -118,7 +118,7 @@ def _gpu_sums(nodes: Sequence[NodeNow], glyphs: Glyphs) -> list[Column]:
 
 
 def _use_columns(shares: Sequence[float | None], glyphs: Glyphs, title: str) -> list[Column]:
-    """The stretching bar and the number behind it; nothing where no share is known."""
+    """Return the stretching bar and the number after it; nothing where no share is known."""
     if all(share is None for share in shares):
         return []
 
@@ -158,7 +158,7 @@ def _node_note(node: NodeNow, run_view: RunView) -> Text:
 
 
 def _ages(run_view: RunView) -> dict[str, float]:
-    """Host → for how long nothing was sampled there; none of a run that is over."""
+    """Map hosts to the age of their last sample, where it is old; empty when the run is over."""
     if run_view.status.state.ended:
         return {}
     ages = {node.host: run_view.time - node.time for node in run_view.nodes}
@@ -178,7 +178,7 @@ def _sorted_ranks(ranks: Sequence[RankNow], slowest: bool) -> list[RankNow]:
 
 
 def _slowness(rank: RankNow) -> tuple[float, float, int]:
-    """The most behind first; where nobody compared them, the longest step."""
+    """Return a sort key: the most behind first; without a comparison the longest step."""
     return -(rank.behind or 0.0), -(rank.step_seconds or 0.0), rank.rank
 
 

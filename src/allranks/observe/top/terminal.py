@@ -36,7 +36,7 @@ class KeyReader:
         self._rest = ""
 
     def feed(self, data: bytes) -> list[str]:
-        """The keys in what was read: ``q``, ``up``, ``pagedown``; unknown sequences are dropped."""
+        """Return the keys in the data: ``q``, ``up``, ``pagedown``; unknown sequences are dropped."""
         text = self._rest + data.decode("utf-8", "replace")
         # A lone Escape is a key when another one follows it, else perhaps the head of a sequence.
         unfinished = _INCOMPLETE.search(text)
@@ -54,11 +54,11 @@ class KeyReader:
 
     @property
     def unfinished(self) -> bool:
-        """Whether what was read last may go on."""
+        """Return whether the last data may continue."""
         return bool(self._rest)
 
     def flush(self) -> list[str]:
-        """No rest has come: an Escape alone is a key, any other beginning is none."""
+        """Give up waiting for the rest: an Escape alone is a key, any other beginning is none."""
         rest, self._rest = self._rest, ""
         return ["escape"] if rest == "\x1b" else []
 
@@ -72,7 +72,7 @@ class Keyboard:
         self._before: list[Any] | None = None
 
     def enter(self) -> None:
-        """Take the terminal."""
+        """Put the terminal into single-key mode."""
         if self._before is None:
             self._before = termios.tcgetattr(self.descriptor)
         mode = termios.tcgetattr(self.descriptor)
@@ -81,7 +81,7 @@ class Keyboard:
         termios.tcsetattr(self.descriptor, termios.TCSADRAIN, mode)
 
     def leave(self) -> None:
-        """Give it back as it was. What was typed and not read is thrown away with it."""
+        """Restore the terminal; input that was not read is discarded."""
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -89,7 +89,7 @@ class Keyboard:
             termios.tcsetattr(self.descriptor, termios.TCSAFLUSH, before)
 
     def read_keys(self) -> list[str]:
-        """The keys since the last look; ``q`` when the terminal has gone."""
+        """Return the keys since the last call; ``q`` when the terminal is gone."""
         try:
             data = os.read(self.descriptor, 1024)
         except OSError:
@@ -114,13 +114,13 @@ class Screen:
         self._entered = False
 
     def enter(self) -> None:
-        """Leave the user's own lines aside, to be there again afterwards."""
+        """Switch to the alternative screen, which keeps the user's lines."""
         self._entered = True
         self._write(_ENTER)
         self._shown = []
 
     def leave(self) -> None:
-        """Back to what was there before."""
+        """Switch back to the normal screen."""
         if not self._entered:
             return
         self._entered = False
@@ -128,7 +128,7 @@ class Screen:
             self._write(_LEAVE)
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines, as they are now."""
+        """Return the current columns and lines."""
         try:
             found = os.get_terminal_size(self._descriptor)
         except OSError:
@@ -136,7 +136,7 @@ class Screen:
         return found.columns or 80, found.lines or 24
 
     def clear(self) -> None:
-        """After a resize nothing that stands there is believed."""
+        """Clear the screen after a resize, when its content is undefined."""
         self._shown = []
         self._write("\x1b[2J")
 
@@ -166,7 +166,7 @@ class Screen:
 
 
 def render_line(console: Console, line: Text) -> str:
-    """A line with the colours that this terminal takes; none with NO_COLOR."""
+    """Render a line with the colours that this terminal supports; none with NO_COLOR."""
     with console.capture() as captured:
         console.print(line, end="", soft_wrap=True)
     return captured.get()
@@ -222,7 +222,7 @@ class Terminal:
             os.write(self._pipe[1], b"\0")
 
     def wait(self) -> list[str]:
-        """Sleep until a key, a signal or `wake`; the keys."""
+        """Sleep until a key, a signal or `wake`; return the keys."""
         watched = [self._pipe[0], *([self.keyboard.descriptor] if self.keyboard else [])]
         begun = self.keyboard is not None and self.keyboard.reader.unfinished
         ready, _, _ = select.select(watched, [], [], _REST if begun else None)
@@ -250,7 +250,7 @@ class Terminal:
             self.keyboard.leave()
 
     def _restore(self) -> None:
-        """Not to be ended half-way by a second Ctrl-C."""
+        """Restore everything, uninterrupted by a second Ctrl-C."""
         signals = {signal.SIGINT, signal.SIGTSTP, *_ENDING}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         try:
@@ -274,7 +274,7 @@ class Terminal:
             self.screen.clear()
 
     def _suspend(self) -> None:
-        """Stop as the shell expects it: with the terminal as it was before us."""
+        """Stop as the shell expects it, with the terminal restored."""
         self._release()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -292,5 +292,5 @@ class Terminal:
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """As an exception, so that the terminal is given back on the way out."""
+    """Raise SystemExit, so that the terminal is restored on the way out."""
     raise SystemExit(128 + number)

@@ -19,7 +19,7 @@ _SIZES = ("B", "K", "M", "G", "T", "P")
 
 
 def memory(used: float | None, total: float | None) -> str:
-    """``61.2/80G``, ``700/1536G``: both in the unit of 1024 steps in which the whole has two digits.
+    """Format ``61.2/80G``, ``700/1536G``: both in the binary unit in which the total has two digits.
 
     A tenth of that unit is the least that is told of a part.
     """
@@ -34,7 +34,7 @@ def memory(used: float | None, total: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """``97%``."""
+    """Format a share: ``97%``."""
     return wording.percent(share, gap="")
 
 
@@ -52,12 +52,12 @@ class LinePiece:
 
     @classmethod
     def of(cls, text: str, style: str = "", rank: int = 0) -> LinePiece:
-        """From a string."""
+        """Return a piece of a string."""
         return cls(Text(text, style), rank)
 
 
 def fit(pieces: Sequence[LinePiece], width: int, more: str = "…") -> Text:
-    """As many of the pieces as have room, in their order."""
+    """Join as many of the pieces as fit, in their order."""
     kept = [piece for piece in pieces if piece.text.cell_len]
     while len(kept) > 1 and _length([piece.text for piece in kept]) > width:
         least = max(piece.rank for piece in kept)
@@ -67,7 +67,7 @@ def fit(pieces: Sequence[LinePiece], width: int, more: str = "…") -> Text:
 
 
 def cut(text: Text, width: int, more: str = "…") -> Text:
-    """At most ``width`` cells, the last one showing that there was more."""
+    """Cut to at most ``width`` cells, with a mark at the end where text is missing."""
     if text.cell_len <= width:
         return text
     text = text.copy()
@@ -76,7 +76,7 @@ def cut(text: Text, width: int, more: str = "…") -> Text:
 
 
 def wrap(text: str, width: int, most: int, style: str = "", more: str = "…") -> list[Text]:
-    """A sentence on at most ``most`` lines."""
+    """Wrap a sentence to at most ``most`` lines."""
     lines = list(_fold(text, max(width, 1)))
     kept = [cut(Text(line, style), width, more) for line in lines[:most]]
     if len(lines) > most and kept:
@@ -85,7 +85,7 @@ def wrap(text: str, width: int, most: int, style: str = "", more: str = "…") -
 
 
 def _fold(text: str, width: int) -> Iterator[str]:
-    """Between words where there is a space, counted in cells: a wide character takes two of them."""
+    """Fold between words, counted in cells: a wide character takes two of them."""
     line = ""
     for word in _WORD.findall(text):
         if line and cell_len(line + word) > width:
@@ -113,12 +113,12 @@ class Column:
 
     @cached_property
     def width(self) -> int:
-        """What its widest cell needs; of a stretching one the least."""
+        """Return the width of its widest cell; of a stretching column the least."""
         return max(self.least, len(self.title), *(_cells(cell) for cell in self.cells), 0)
 
 
 def table(columns: Sequence[Column], width: int) -> tuple[Text, Callable[[int], Text]]:
-    """The line of titles, and what makes the line of a row."""
+    """Return the line of titles, and a function that makes the line of a row."""
     kept = [column for column in columns if column.draw or any(column.cells)]
     while len(kept) > 1 and _needed(kept) > width:
         least = max(column.rank for column in kept)
@@ -212,7 +212,7 @@ COLOURS = {
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
-    """Blocks for a terminal in UTF-8, ASCII for any other."""
+    """Return blocks for a terminal in UTF-8, ASCII for any other."""
     try:
         name = codecs.lookup(encoding or "ascii").name
     except LookupError:
@@ -221,7 +221,7 @@ def glyphs_for(encoding: str | None) -> Glyphs:
 
 
 def bar(share: float | None, width: int, style: str, glyphs: Glyphs = BLOCKS) -> Text:
-    """How full something is; no bar at all where that is not known."""
+    """Draw how full something is; blank where that is unknown."""
     if share is None or not math.isfinite(share) or width <= 0:
         return Text(" " * max(width, 0))
     steps = len(glyphs.parts)
@@ -234,7 +234,7 @@ def bar(share: float | None, width: int, style: str, glyphs: Glyphs = BLOCKS) ->
 
 
 def stacked_bar(parts: Mapping[str, float], width: int) -> Text:
-    """One bar of all phases, each in its colour and of its own letter."""
+    """Draw one bar of all phases, each in its colour and letter."""
     known = {name: max(seconds, 0.0) for name, seconds in parts.items() if math.isfinite(seconds)}
     whole = sum(known.values())
     drawn, begun, text = 0, 0.0, Text()
@@ -249,7 +249,7 @@ def stacked_bar(parts: Mapping[str, float], width: int) -> Text:
 
 
 def sparkline(points: Sequence[tuple[float, float]], width: int, glyphs: Glyphs = BLOCKS) -> str:
-    """A curve of one line, the x axis evenly; over a wide range its logarithm is drawn."""
+    """Draw a curve in one line; over a wide range its logarithm."""
     means = _means([point for point in points if math.isfinite(point[1])], width)
     if len(means) < 2:
         return ""
@@ -262,7 +262,7 @@ def sparkline(points: Sequence[tuple[float, float]], width: int, glyphs: Glyphs 
 
 
 def _means(points: Sequence[tuple[float, float]], width: int) -> list[float]:
-    """The mean of each column; a column without a point repeats the one before."""
+    """Return the mean of each column; a column without a point repeats the one before."""
     if len(points) < 2 or width < 2:
         return []
     first, last = points[0][0], points[-1][0]

@@ -26,11 +26,11 @@ class RunAttempts:
         self._told: dict[str, JobStatus] = {}
 
     def update_status(self, status: RunStatus) -> None:
-        """What Slurm says of the tasks: one that was killed hard has written no end."""
+        """Take over Slurm's states of the tasks: a task that was killed has not recorded its end."""
         self._whole, self._told = status.state, _task_states(status)
 
     def refresh(self) -> None:
-        """Read what is new, and what had not ended at the last look."""
+        """Read new attempts, and those that had not ended at the last refresh."""
         self._known = {number: self._read(number) for number in attempt_numbers(self._folder)}
 
     def _read(self, number: int) -> Attempt:
@@ -40,15 +40,15 @@ class RunAttempts:
         return Attempt.open(self._folder / str(number))
 
     def numbers(self, task: str) -> list[int]:
-        """The attempts of one task; of ``""`` those of a run that is no array."""
+        """Return the attempts of one task; of ``""`` those of a run without an array."""
         return [number for number, life in self._known.items() if life.array_task == task]
 
     def last(self) -> dict[str, Attempt]:
-        """The last attempt of each task, in the order in which the tasks began."""
+        """Return the last attempt of each task, in the order in which the tasks started."""
         return {life.array_task: life for life in self._known.values() if life.array_task}
 
     def running_tasks(self) -> list[str]:
-        """The tasks that have begun and not ended, the one that began last first."""
+        """Return the tasks that have started and not ended, the newest first."""
         begun = {
             life.number: task
             for task, life in self.last().items()
@@ -57,18 +57,18 @@ class RunAttempts:
         return [begun[number] for number in sorted(begun, reverse=True)]
 
     def newest_task(self) -> str:
-        """The task that began last, one that still runs before one that has ended."""
+        """Return the task that started last, a running one before one that has ended."""
         last = self.last()
         latest = max(last, key=lambda task: last[task].number, default="")
         return next(iter(self.running_tasks()), latest)
 
     def ended_tasks(self) -> dict[str, JobState]:
-        """The tasks that have begun, ended, and do not go on, and how they ended."""
+        """Return the state of each task that has ended and will not continue."""
         states = {task: self._state(life) for task, life in self.last().items()}
         return {task: state for task, state in states.items() if state.ended}
 
     def failed_tasks(self) -> list[str]:
-        """Those of them that ended otherwise than well."""
+        """Return the ended tasks that did not complete."""
         ended = self.ended_tasks().items()
         return [task for task, state in ended if state is not JobState.COMPLETED]
 
@@ -77,7 +77,7 @@ class RunAttempts:
 
 
 def task_status(status: RunStatus, task: str, lives: Sequence[Attempt]) -> RunStatus:
-    """The status of a job array as that of one task: how its own attempts ended, else what Slurm says."""
+    """Return the status of one task: by its own attempts, else by Slurm."""
     told = _task_states(status).get(task)
     if not lives:
         return _pending_status(status, told)
@@ -97,19 +97,19 @@ def task_status(status: RunStatus, task: str, lives: Sequence[Attempt]) -> RunSt
 
 
 def _task_states(status: RunStatus) -> dict[str, JobStatus]:
-    """What Slurm says of each task, in the last job that it was part of."""
+    """Return Slurm's state of each task, in the last job that it was part of."""
     return {task.job_id.rpartition("_")[2]: task for task in status.tasks}
 
 
 def _state(life: Attempt, told: JobStatus | None, whole: JobState) -> JobState:
-    """Of a task, by its last life: how that ended, else what Slurm says of it, or of the whole array."""
+    """Return the state of a task: by the end of its last attempt, else by Slurm, or of the whole array."""
     if life.is_over:
         return OUTCOMES.get(life.outcome, JobState.FAILED)
     return told.state if told else whole
 
 
 def _pending_status(status: RunStatus, told: JobStatus | None) -> RunStatus:
-    """A task that no attempt tells of: it waits, or it ended before it could begin."""
+    """Return the status of a task without an attempt: it waits, or ended before it could start."""
     state = told.state if told else JobState.PENDING if status.state.active else status.state
     return replace(
         status,
@@ -125,7 +125,7 @@ def _pending_status(status: RunStatus, told: JobStatus | None) -> RunStatus:
 
 
 def _reason(status: RunStatus, told: JobStatus | None) -> str:
-    """Why a task waits or is not known; of the whole array only where that has the same state."""
+    """Return why a task waits or is unknown; the array's reason only where its state is the same."""
     if told is not None and told.state is JobState.PENDING:
         return pending_reason_text(told.reason).replace("JOBID", told.job_id)
     return "" if status.state.active else status.why

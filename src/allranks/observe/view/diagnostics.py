@@ -16,14 +16,14 @@ from allranks.schedulers import folder_status
 
 
 def diagnostics(run: Run) -> list[Diagnostic]:
-    """The failure first, then what was found around it, errors before warnings."""
+    """Return the failure first, then the findings, errors before warnings."""
     found = [*_failures(run), *_check(run), *_lint(run)]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda each: (each.source != "run", order.get(each.severity, 3)))
 
 
 def _lint(run: Run) -> Iterator[Diagnostic]:
-    """Warnings and errors in the text that was submitted. A file that cannot be read has none."""
+    """Yield the lint findings of the submitted script; none when it cannot be read."""
     from allranks.lint.finding import NOTE
     from allranks.lint.linter import Settings, lint
 
@@ -48,7 +48,7 @@ def _lint(run: Run) -> Iterator[Diagnostic]:
 
 
 def _check(run: Run) -> Iterator[Diagnostic]:
-    """Of a run that was a check: what came out."""
+    """Yield the result of a run that was a check."""
     kept = read_json(run.path / CHECK_FILE)
     if kept:
         yield Diagnostic(
@@ -60,14 +60,14 @@ def _check(run: Run) -> Iterator[Diagnostic]:
 
 
 def _failures(run: Run) -> Iterator[Diagnostic]:
-    """Of a job array those of each task."""
+    """Yield the failure of the last attempt, of a job array that of each task."""
     last = {attempt.array_task: attempt for attempt in run.attempts}
     for attempt in last.values():
         yield from _failure_of(run, attempt)
 
 
 def _failure_of(run: Run, last: Attempt) -> Iterator[Diagnostic]:
-    """The first failure of the last attempt; else the sentence with which it ended badly."""
+    """Yield the first failure of an attempt, else the reason for its bad end."""
     if last.outcome == "finished":
         return
     failure = last.first_failure()
@@ -91,7 +91,7 @@ def _failure_of(run: Run, last: Attempt) -> Iterator[Diagnostic]:
 
 
 def _was_killed(run: Run, last: Attempt) -> bool:
-    """Its end was written by another, or by nobody while no process of it lives here."""
+    """Return whether the attempt was killed: another process recorded its end, or none did and it is gone."""
     if last.outcome or run.array:
         return last.outcome == "killed"
     return folder_status(run).state is JobState.FAILED

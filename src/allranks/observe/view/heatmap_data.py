@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
+from allranks.core.json_numbers import finite_number
 from allranks.errors import UsageError, did_you_mean
-from allranks.observe.view.json_numbers import real
 from allranks.observe.view.node_views import gpu_of_ranks
-from allranks.observe.view.run_source import GPU_VALUES, AttemptSource, NodeSource, RunSource
+from allranks.observe.view.run_source import GPU_VALUES, AttemptSource, RunSource
 from allranks.runs.metrics_tables import RANK_LISTS
+from allranks.runs.node_samples import NodeSource
 
 _WIDTH = 1 + len(GPU_VALUES)
 _Owners = dict[tuple[int, int], list[int]]
@@ -30,7 +31,7 @@ class Track:
 
 
 def tracks(attempt: AttemptSource, name: str) -> list[Track]:
-    """By the name of what was measured, as the files have it: ``use``, ``cpu``, ``step_seconds``."""
+    """Return the tracks of a measured value by its name in the files: ``use``, ``cpu``, ``step_seconds``."""
     if name in RANK_LISTS:
         found = _ranks(attempt, RANK_LISTS.index(name))
     elif name == "cpu":
@@ -76,7 +77,7 @@ def _gpus(attempt: AttemptSource, place: int) -> list[Track]:
 def _gpu_file(
     attempt: AttemptSource, node: NodeSource, local_rank: int, place: int, owners: _Owners
 ) -> list[Track]:
-    """A track for each set of GPUs that the file has told of: one, unless some came or went."""
+    """Return a track for each set of GPUs in the file: one, unless GPUs appeared or vanished."""
     made: dict[bytes, tuple[Track, list[int]]] = {}
     for time, values in attempt.samples(node.node, local_rank).lines():
         numbers = values[1::_WIDTH]
@@ -95,7 +96,7 @@ def _gpu_file(
 
 
 def _rows(owners: _Owners, node: NodeSource, gpu: int) -> list[str]:
-    """The ranks on a GPU; GPUs that no rank uses are left out as soon as any rank's is known."""
+    """Return the ranks on a GPU; GPUs without a rank are left out as soon as any rank's GPU is known."""
     if not owners:
         return [f"{node.host} GPU {gpu}"]
     return [f"rank {rank}" for rank in owners.get((node.node, gpu), ())]
@@ -157,13 +158,13 @@ class HeatMatrix:
 
 
 def heatmap_kinds(source: RunSource) -> list[str]:
-    """Which heat maps this run has numbers for."""
+    """Return the heat maps that this run has numbers for."""
     found = {name for attempt in source.attempts.values() for name in _measured(attempt)}
     return [name for name in KINDS if name in found]
 
 
 def heatmap(source: RunSource, what: str, columns: int = 240, *, whole: bool = False) -> HeatMatrix:
-    """The heat map of that kind over all attempts; without rows when it was not measured.
+    """Return the heat map of that kind over all attempts; without rows when it was not measured.
 
     All columns are about equally long; each value is the mean over its column. Of long files evenly
     spaced lines are read, not all. ``whole``: the columns begin and end with all that was measured, so
@@ -196,7 +197,7 @@ def heatmap(source: RunSource, what: str, columns: int = 240, *, whole: bool = F
 
 
 def _measured(attempt: AttemptSource) -> Iterator[str]:
-    """From the ends of each file: enough to know what is in it."""
+    """Yield the kinds that the first and last lines of the files contain."""
     ends = [attempt.steps[place] for place in (0, -1) if len(attempt.steps)]
     for name, kind in STEP_KINDS.items():
         if any(_some(row.get(kind.measured)) for row in ends):
@@ -220,24 +221,26 @@ def _lines(life: Sequence[Track]) -> int:
 
 
 def _span(life: Sequence[Track]) -> Span | None:
-    """The first and the last time at which this was measured; None when it was not."""
+    """Return the first and the last time at which this was measured; None when it was not."""
     times = [time for track in life for time, _ in track.lines]
     return (min(times), max(times)) if times else None
 
 
 def _attempt_span(attempt: AttemptSource) -> Span | None:
-    """The same of all that was measured in an attempt."""
+    """Return the first and the last time of anything measured in an attempt."""
     files = [
         attempt.steps,
         *(file for node in attempt.nodes.values() for file in node.files.values()),
     ]
-    ends = [real(file[place].get("time")) for file in files if len(file) for place in (0, -1)]
+    ends = [
+        finite_number(file[place].get("time")) for file in files if len(file) for place in (0, -1)
+    ]
     times = [time for time in ends if time is not None]
     return (min(times), max(times)) if times else None
 
 
 def _shares(spans: Sequence[Span | None], columns: int) -> list[int]:
-    """How many columns each attempt gets: by its time, and one at least."""
+    """Return the columns of each attempt in proportion to its time, at least one."""
     lengths = [span[1] - span[0] if span else 0.0 for span in spans]
     total = sum(lengths)
     if not 0 < total < math.inf:
@@ -246,7 +249,7 @@ def _shares(spans: Sequence[Span | None], columns: int) -> list[int]:
 
 
 def _add_columns(made: HeatMatrix, life: Sequence[Track], span: Span, share: int) -> None:
-    """Cut the time of one attempt into so many columns; each is named by its end."""
+    """Split the time of one attempt into columns; each is named by its end."""
     begin, end = span
     edges = [begin + (end - begin) * place / share for place in range(1, share)]
     made.times += [*edges, end]
@@ -278,7 +281,7 @@ def _means(
 
 
 def _covered_columns(times: list[float], edges: list[float], end: float) -> Iterator[range]:
-    """The columns that each line tells of: those since the line before it; after a silence its own."""
+    """Yield the columns that each line covers: those since the line before it; after a gap its own."""
     usual = median([after - before for before, after in pairwise(times)] or [0.0])
     before: float | None = None
     for place, time in enumerate(times):
@@ -291,7 +294,7 @@ def _covered_columns(times: list[float], edges: list[float], end: float) -> Iter
 
 
 def _scale(source: RunSource, what: str, made: HeatMatrix) -> tuple[float, float]:
-    """Where the colours begin and end: what the machine has, else what was seen."""
+    """Return the ends of the colour scale: what the machine has, else what was seen."""
     seen = sorted(each for row in made.values for each in row if each is not None)
     if what == "gpu" or not seen:
         return 0.0, 1.0
@@ -309,10 +312,12 @@ def _limit(source: RunSource, what: str) -> float | None:
     nodes = [node for attempt in source.attempts.values() for node in attempt.nodes.values()]
     gpus = [gpu for node in nodes for gpu in node.gpus.values()]
     about = [node.facts for node in nodes] if what == "cpu" else gpus
-    return max((found for facts in about if (found := real(facts.get(name)))), default=None)
+    return max(
+        (found for facts in about if (found := finite_number(facts.get(name)))), default=None
+    )
 
 
 def _in_order(row: str) -> tuple[tuple[int, str], ...]:
-    """``rank 10`` after ``rank 9``, ``node10`` after ``node9``."""
+    """Return a sort key with ``rank 10`` after ``rank 9``, ``node10`` after ``node9``."""
     parts = re.split(r"(\d+)", row)
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)

@@ -99,7 +99,7 @@ class TrainingProgress:
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1; None when the end is not known."""
+        """Return the share from 0 to 1; None when the total is unknown."""
         if self.step is None or not self.total_steps:
             return None
         return min(self.step / self.total_steps, 1.0)

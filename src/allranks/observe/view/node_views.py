@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from allranks.observe.view.json_numbers import real, whole
+from allranks.core.json_numbers import finite_number, whole_number
 from allranks.observe.view.model import GpuNow, NodeNow, RankNow
-from allranks.observe.view.run_source import AttemptSource, NodeSource
+from allranks.observe.view.run_source import AttemptSource
 from allranks.observe.view.stragglers import WINDOWS, find_stragglers, median_behind
 from allranks.runs.attempt import Rank
+from allranks.runs.node_samples import NodeSource
 
 
 def nodes_now(attempt: AttemptSource) -> list[NodeNow]:
-    """Each node in its latest sample."""
+    """Return each node in its latest sample."""
     found = (_node(source) for _, source in sorted(attempt.nodes.items()))
     return [node for node in found if node is not None]
 
 
 def ranks_now(attempt: AttemptSource, nodes: Sequence[NodeNow]) -> list[RankNow]:
-    """Each rank in the latest window, with its GPU."""
+    """Return each rank in the latest window, with its GPU."""
     windows = attempt.steps[-WINDOWS:]
     latest = windows[-1] if windows else {}
     shares, slow = median_behind(windows), set(find_stragglers(windows))
@@ -45,7 +46,7 @@ def ranks_now(attempt: AttemptSource, nodes: Sequence[NodeNow]) -> list[RankNow]
 
 
 def gpu_of_ranks(attempt: AttemptSource) -> dict[int, tuple[int, int]]:
-    """Rank → (node, GPU), for the ranks whose GPU can be told."""
+    """Map ranks to (node, GPU), for the ranks whose GPU is known."""
     by_host = {node.host: node for node in attempt.nodes.values()}
     found: dict[int, tuple[int, int]] = {}
     for rank in attempt.ranks:
@@ -58,7 +59,7 @@ def gpu_of_ranks(attempt: AttemptSource) -> dict[int, tuple[int, int]]:
 
 
 def _gpu_of(rank: Rank, node: NodeSource) -> int | None:
-    """Which GPU a rank uses: the one that it alone sees, else by what it may see and its local rank."""
+    """Return the GPU of a rank: the only one it sees, else by its visible devices and local rank."""
     local = rank.local_rank or 0
     fenced = len(node.files) > 1 and local in node.files
     seen = node.gpus_of(local) if fenced else sorted(node.gpus)
@@ -75,7 +76,7 @@ def _gpu_of(rank: Rank, node: NodeSource) -> int | None:
 
 
 def _gpu_by_name(word: str, seen: list[int], node: NodeSource) -> int | None:
-    """A number, or the beginning of a uuid, as CUDA_VISIBLE_DEVICES has them."""
+    """Return the GPU of a number or the beginning of a uuid, as in CUDA_VISIBLE_DEVICES."""
     if word.isdigit():
         # In a container the numbers are counted anew from 0, whatever the driver calls the GPU.
         return int(word) if int(word) in seen else _at_place(seen, int(word))
@@ -90,15 +91,16 @@ def _node(source: NodeSource) -> NodeNow | None:
     return NodeNow(
         node=source.node,
         host=source.host,
-        time=real(sample.get("time")) or real(facts.get("time")) or 0.0,
-        cpus=whole(facts.get("cpus")),
-        cpu=real(sample.get("cpu")),
-        memory=whole(sample.get("memory")),
-        memory_limit=whole(facts.get("memory_limit")) or whole(facts.get("memory_total")),
-        net_in=real(sample.get("net_in")),
-        net_out=real(sample.get("net_out")),
-        disk_read=real(sample.get("disk_read")),
-        disk_write=real(sample.get("disk_write")),
+        time=finite_number(sample.get("time")) or finite_number(facts.get("time")) or 0.0,
+        cpus=whole_number(facts.get("cpus")),
+        cpu=finite_number(sample.get("cpu")),
+        memory=whole_number(sample.get("memory")),
+        memory_limit=whole_number(facts.get("memory_limit"))
+        or whole_number(facts.get("memory_total")),
+        net_in=finite_number(sample.get("net_in")),
+        net_out=finite_number(sample.get("net_out")),
+        disk_read=finite_number(sample.get("disk_read")),
+        disk_write=finite_number(sample.get("disk_write")),
         gpus=_gpus(source, sample),
     )
 
@@ -116,12 +118,12 @@ def _gpu(number: int, facts: Mapping[str, Any], now: Mapping[str, Any]) -> GpuNo
         gpu=number,
         name=str(facts.get("name") or ""),
         uuid=str(facts.get("uuid") or ""),
-        use=real(now.get("use")),
-        memory=whole(now.get("memory")),
-        memory_total=whole(facts.get("memory_total")),
-        power=real(now.get("power")),
-        power_limit=real(facts.get("power_limit")),
-        temperature=real(now.get("temperature")),
+        use=finite_number(now.get("use")),
+        memory=whole_number(now.get("memory")),
+        memory_total=whole_number(facts.get("memory_total")),
+        power=finite_number(now.get("power")),
+        power_limit=finite_number(facts.get("power_limit")),
+        temperature=finite_number(now.get("temperature")),
     )
 
 
@@ -131,7 +133,9 @@ def _length(window: Mapping[str, Any]) -> int:
 
 
 def _at(values: object, place: int) -> float | None:
-    return real(values[place]) if isinstance(values, list) and place < len(values) else None
+    return (
+        finite_number(values[place]) if isinstance(values, list) and place < len(values) else None
+    )
 
 
 def _at_place(values: list[int], place: int) -> int | None:

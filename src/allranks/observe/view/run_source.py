@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from allranks.core.json_numbers import ABSENT, finite_array, number_or_nan
 from allranks.errors import RunNotFoundError
 from allranks.observe.view.array_tasks import RunAttempts
-from allranks.observe.view.json_numbers import ABSENT, finite, number
-from allranks.observe.view.metric_columns import Columns, Tables
+from allranks.observe.view.metric_columns import MetricTables
 from allranks.runs.atomic_files import is_there
 from allranks.runs.attempt import Attempt, Rank
 from allranks.runs.jsonl_tail import JsonlTail
+from allranks.runs.metrics_file import MetricsFile
 from allranks.runs.metrics_tables import RANK_LISTS
 from allranks.runs.node_samples import NodeSource, find_nodes
 from allranks.runs.run import RESUBMITTED, Run
@@ -42,7 +43,7 @@ class EvenSamples:
         self._version: tuple[int, int] = (0, 0)
 
     def refresh(self, version: int = 0) -> None:
-        """Read what is missing; all anew when the file, or what ``version`` stands for, has changed."""
+        """Read missing lines; all of them when the file, or what ``version`` stands for, has changed."""
         if self._version != (self._file.generation, version):
             self._version = (self._file.generation, version)
             self._kept.clear()
@@ -54,39 +55,38 @@ class EvenSamples:
         self._kept = {place: kept for place, kept in self._kept.items() if place in wanted}
         missing = [place for place in wanted if place not in self._kept]
         for place, row in zip(missing, self._file.at(missing), strict=False):
-            self._kept[place] = (number(row.get("time")), self._pick(row))
+            self._kept[place] = (number_or_nan(row.get("time")), self._pick(row))
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def lines(self) -> list[tuple[float, array[float]]]:
-        """In the order of the file; lines without a time are left out."""
+        """Return the lines in the order of the file; those without a time are left out."""
         found = (self._kept[place] for place in sorted(self._kept))
         return [(time, values) for time, values in found if time == time]
 
 
 def rank_samples(row: Mapping[str, Any]) -> array[float]:
-    """The lists of a window one after the other, each as long as the longest."""
+    """Return the lists of a window one after the other, each padded to the longest."""
     lists = [row.get(name) for name in RANK_LISTS]
     size = max((len(each) for each in lists if isinstance(each, list)), default=0)
     values = array("f")
     for each in lists:
-        found = finite("f", each) if isinstance(each, list) else array("f")
+        found = finite_array("f", each) if isinstance(each, list) else array("f")
         values.extend(found)
         values.extend([ABSENT] * (size - len(found)))
     return values
 
 
 def node_samples(source: NodeSource, local_rank: int, row: Mapping[str, Any]) -> array[float]:
-    """Busy CPUs, then of each GPU its number and GPU_VALUES."""
-    values = array("f", [number(row.get("cpu"))])
+    """Return the busy CPUs, then for each GPU its number and GPU_VALUES."""
+    values = array("f", [number_or_nan(row.get("cpu"))])
     for gpu, about in source.gpus_in(local_rank, row):
-        values.append(number(gpu))
-        values.extend(number(about.get(name)) for name in GPU_VALUES)
+        values.append(number_or_nan(gpu))
+        values.extend(number_or_nan(about.get(name)) for name in GPU_VALUES)
     return values
 
 
-_AT_ONCE = 20_000
 _MANY_NODES = 8
 """With more of them, fewer samples of each make a heat map."""
 _COARSE = 2.0
@@ -94,8 +94,6 @@ _COARSE = 2.0
 _SIGNS = ("attempt.json", "end.json", "progress.json", "ranks", "failures", "nodes", "interrupted")
 
 Stamp = tuple[int, int, int]
-
-__all__ = ["AttemptSource", "Columns", "NodeSource", "RunSource"]
 
 
 class AttemptSource:
@@ -117,7 +115,7 @@ class AttemptSource:
         self._samples: dict[tuple[int, int], EvenSamples] = {}
 
     def refresh(self) -> bool:
-        """Look at what was added; True when anything changed."""
+        """Read what was added; True when anything changed."""
         stamps = {name: _stamp(self.path / name) for name in _SIGNS}
         new = [name for name in _SIGNS if stamps[name] != self._stamps.get(name)]
         self._stamps = stamps
@@ -126,7 +124,7 @@ class AttemptSource:
         return self.steps.refresh() or any(grown) or changed
 
     def _read_small_files(self, new: list[str]) -> bool:
-        """Those that changed just now, and for a while after; whether they say something else."""
+        """Read files that changed now or recently; True when their content differs."""
         now = time.monotonic()
         self._noticed.update(dict.fromkeys(new, now))
         recent = {name for name, when in self._noticed.items() if now - when <= _COARSE}
@@ -139,12 +137,12 @@ class AttemptSource:
         return before != (self.attempt, self.ranks)
 
     def windows(self) -> EvenSamples:
-        """Windows of steps, evenly spaced over the attempt."""
+        """Return windows of steps, evenly spaced over the attempt."""
         self._windows.refresh()
         return self._windows
 
     def samples(self, node: int, local_rank: int) -> EvenSamples:
-        """Samples of one file of a node, evenly spaced over the attempt."""
+        """Return samples of one file of a node, evenly spaced over the attempt."""
         source = self.nodes[node]
         key = (node, local_rank)
         if key not in self._samples:
@@ -155,7 +153,7 @@ class AttemptSource:
         return self._samples[key]
 
 
-class RunSource(Tables):
+class RunSource(MetricTables):
     """A run as its last refresh found it; for one thread at a time.
 
     Of a job array it follows one task: the one asked for, else the one that began last of those that
@@ -171,46 +169,45 @@ class RunSource(Tables):
         self.run_attempts = lives or RunAttempts(run.path)
         """The attempts of all tasks."""
         self.attempts: dict[int, AttemptSource] = {}
-        self._metrics: JsonlTail | None = None
-        self._place: tuple[int, int] = (0, 0)
+        self._metrics: MetricsFile | None = None
         self._owns_attempts = lives is None
-        self._beside: dict[str, RunSource] = {}
+        self._task_sources: dict[str, RunSource] = {}
         self._is_array = False
         self._stamps: tuple[Stamp, ...] = ()
 
     def refresh(self) -> bool:
-        """Look at what was added; True when anything changed."""
+        """Read what was added; True when anything changed."""
         found = self._refresh_run() | self._find_attempts()
         changed = [self._refresh_attempt(each) for each in self.attempts.values()]
         return self._refresh_metrics() or found or any(changed)
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks of a job array that have begun; empty when it is none."""
+        """Return the tasks of a job array that have started; empty without an array."""
         return list(self.run_attempts.last())
 
-    def each(self) -> list[RunSource]:
-        """Of a job array a source for each task that has begun, up to date; else this one alone."""
+    def task_sources(self) -> list[RunSource]:
+        """Return an up-to-date source for each started task of an array; else this one alone."""
         for task in self.tasks:
-            if task != self.task and task not in self._beside:
-                self._beside[task] = RunSource(self.run, task, self.run_attempts)
-        for source in self._beside.values():
+            if task != self.task and task not in self._task_sources:
+                self._task_sources[task] = RunSource(self.run, task, self.run_attempts)
+        for source in self._task_sources.values():
             source.refresh()
-        return [self._beside.get(task, self) for task in self.tasks] or [self]
+        return [self._task_sources.get(task, self) for task in self.tasks] or [self]
 
     @property
     def last(self) -> AttemptSource | None:
-        """The present attempt, or the one that ended last."""
+        """Return the current attempt, or the one that ended last."""
         return self.attempts[max(self.attempts)] if self.attempts else None
 
     @property
     def folder(self) -> Path:
-        """Where metrics lie: the run folder; of an array that of the task."""
+        """Return the folder of the metrics: the run folder, or that of the array's task."""
         own = self.run.path / "tasks" / self.task if self.task else None
         return own if own is not None and is_there(own) else self.run.path
 
     def _refresh_run(self) -> bool:
-        """A run that goes on in another job has its number in these files."""
+        """Reopen the run when its record changed: a resumed run has another job id."""
         stamps = tuple(_stamp(self.run.path / name) for name in ("run.json", RESUBMITTED))
         before, self._stamps = self._stamps, stamps
         if stamps != before:
@@ -246,21 +243,17 @@ class RunSource(Tables):
         return each.refresh()
 
     def _refresh_metrics(self) -> bool:
-        path = self.folder / "metrics.jsonl"
-        if self._metrics is None or self._metrics.path != path:
-            self._metrics, self._place = JsonlTail(path), (-1, 0)
-        self._metrics.refresh()
-        generation, done = self._place
-        if self._place == (self._metrics.generation, len(self._metrics)):
-            return False
-        if generation != self._metrics.generation:
-            done = 0
+        folder = self.folder
+        replaced = self._metrics is None or self._metrics.path.parent != folder
+        file = MetricsFile(folder) if self._metrics is None or replaced else self._metrics
+        self._metrics = file
+        changed = file.refresh() or replaced
+        if changed:
             self.clear()
-        while rows := self._metrics.since(done, done + _AT_ONCE):
+        while rows := file.read():
             self.add(rows)
-            done += len(rows)
-        self._place = (self._metrics.generation, done)
-        return True
+            changed = True
+        return changed
 
 
 def _stamp(path: Path) -> Stamp:

@@ -11,7 +11,7 @@ from pathlib import Path
 from allranks.core.formatting import clean
 from allranks.core.python_imports import scan
 from allranks.observe.view.array_tasks import task_status
-from allranks.observe.view.metric_columns import INDEX_COLUMNS, Columns
+from allranks.observe.view.metric_columns import INDEX_COLUMNS, MetricColumns
 from allranks.observe.view.model import RunView
 from allranks.observe.view.node_views import nodes_now, ranks_now
 from allranks.observe.view.run_source import RunSource
@@ -30,7 +30,7 @@ _TRAINER_NAMES = frozenset({"allranks.Trainer", "allranks.TrainConfig", "allrank
 
 
 def has_trainer(run: Run) -> bool:
-    """Whether there is one already, or the script imports it; False as well where nobody can tell."""
+    """Return whether a Trainer has started or the script imports it; False when unknown."""
     if is_there(run.path / "training.json"):
         return True
     return is_there(run.path / "plan.json") and _imports_trainer(run.path, run.cwd)
@@ -46,7 +46,7 @@ def _imports_trainer(run: Path, cwd: str) -> bool:
 
 
 def _kept(run: Path, script: Path) -> Path:
-    """The run's own copy of it, where there is one: the script itself may be another by now."""
+    """Return the run's own copy of the script, if any: the original may have changed."""
     root = read_json(run / "code.json").get("root")
     if not isinstance(root, str) or not script.is_relative_to(root):
         return script
@@ -62,7 +62,7 @@ _LONGEST = 2000
 
 
 def view_run(source: RunSource, status: RunStatus | None = None) -> RunView:
-    """The run as the last refresh of its source found it; its state is asked for unless given.
+    """Return the run as of the last refresh of its source; its state is queried unless given.
 
     Whatever the run has not (metrics, nodes, GPUs, attempts) is empty, never an error. Of a job array
     it is one task that is looked at, the one that the source follows.
@@ -99,10 +99,10 @@ def view_run(source: RunSource, status: RunStatus | None = None) -> RunView:
 
 
 def _values(source: RunSource) -> dict[str, float]:
-    """The latest of each metric; NaN where the latest was not finite."""
+    """Return the latest value of each metric; NaN where it was not finite."""
     found: dict[str, float] = {}
     for kind in ("test", "val", "epoch", "train"):
-        columns: Columns = getattr(source, kind)
+        columns: MetricColumns = getattr(source, kind)
         for name in columns.names:
             value = columns.last(name)
             if name not in INDEX_COLUMNS and value is not None:
@@ -112,7 +112,7 @@ def _values(source: RunSource) -> dict[str, float]:
 
 
 def _last_lines(source: RunSource, error: Failure | None) -> list[str]:
-    """Of the rank that failed first, else of rank 0; else what Slurm wrote."""
+    """Return the last lines of the rank that failed first, else of rank 0, else of Slurm's output."""
     last = source.last
     if last is None or not last.attempt.log_files():
         return _shown(read_logs(source.run, tail=_LINES))

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from allranks.observe.view.fit_steps import window_steps
-from allranks.observe.view.json_numbers import real
+from allranks.core.json_numbers import finite_number
+from allranks.observe.view.metric_columns import window_steps
 from allranks.observe.view.model import PHASES
 from allranks.observe.view.run_source import RunSource
 
@@ -25,7 +25,7 @@ _Columns = Mapping[str, Sequence[float | None]]
 
 
 def mean_phases(source: RunSource, last: int | None = None) -> dict[str, float]:
-    """Seconds of a step by phase, in the order of PHASES, over the last windows that tell; None: all.
+    """Return the seconds of a step by phase, in the order of PHASES, over the last measured windows; None: all.
 
     Every step counts the same, whatever the length of its window. Empty where nothing was measured.
     """
@@ -35,15 +35,17 @@ def mean_phases(source: RunSource, last: int | None = None) -> dict[str, float]:
 
 
 def phases_of(windows: Sequence[Mapping[str, Any]], steps: Sequence[float]) -> dict[str, float]:
-    """The same of lines as they were read, with the steps that each tells of."""
-    columns = {name: [real(each.get(f"{name}_seconds")) for each in windows] for name in PHASES}
+    """Return the seconds of a step by phase from lines, with the steps that each covers."""
+    columns = {
+        name: [finite_number(each.get(f"{name}_seconds")) for each in windows] for name in PHASES
+    }
     return _means(columns, steps, _measured_windows(columns))
 
 
 def phases_over_time(
     source: RunSource, most: int = 200, begin: int = 0
 ) -> tuple[list[float], dict[str, list[float]]]:
-    """The steps at which groups of windows end, and for each phase its mean in every group.
+    """Return the steps at which groups of windows end, and the mean of each phase in every group.
 
     Of the windows from ``begin`` on: a script that trains several times begins each at step 0.
     """
@@ -63,14 +65,14 @@ def _columns(source: RunSource, begin: int) -> _Columns:
 
 
 def _steps(source: RunSource, begin: int) -> list[float]:
-    """Of each window from there on; the line before it says where the first one began."""
+    """Return the steps of each window; the line before them tells where the first one began."""
     before = min(begin, 1)
     steps, fits = (source.train.part(name, begin - before) for name in ("step", "fit"))
     return window_steps(steps, fits, before)
 
 
 def _measured_windows(columns: _Columns) -> list[int]:
-    """The windows that tell the whole; where none does, those that tell anything."""
+    """Return the windows with all phases; where there is none, those with any."""
     marked = [at for at, value in enumerate(columns[_MARKED]) if value is not None]
     if marked:
         return marked

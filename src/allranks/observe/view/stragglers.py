@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from allranks.observe.view.json_numbers import real
+from allranks.core.json_numbers import finite_number
 
 BEHIND = 0.2
 """A straggler's own work takes longer than the median of the others by more than this share …"""
@@ -24,19 +24,19 @@ _OFTEN = 3
 
 
 def own_work(window: Mapping[str, Any]) -> list[float | None]:
-    """Seconds per step of each rank's own work: data and computing; None where it is not known."""
+    """Return the seconds per step of each rank's own work, data and computing; None when unknown."""
     computing, data = window.get("compute_seconds"), window.get("data_seconds")
     if not isinstance(computing, list):
         return []
     loads = data if isinstance(data, list) and len(data) == len(computing) else [0] * len(computing)
     return [
-        None if (mine := real(each)) is None else mine + (real(load) or 0.0)
+        None if (mine := finite_number(each)) is None else mine + (finite_number(load) or 0.0)
         for each, load in zip(computing, loads, strict=True)
     ]
 
 
 def behind_shares(window: Mapping[str, Any]) -> list[float | None]:
-    """By which share each rank is slower than the median of the others in a window; 0.3 is 30 %."""
+    """Return by which share each rank is slower than the median of the others; 0.3 is 30 %."""
     work = own_work(window)
     return [
         None if mine is None or not usual else mine / usual - 1
@@ -45,7 +45,7 @@ def behind_shares(window: Mapping[str, Any]) -> list[float | None]:
 
 
 def late_ranks(work: Sequence[float | None]) -> list[int]:
-    """The ranks that the others wait for in one window, by their own work."""
+    """Return the ranks that the others wait for in one window, by their own work."""
     return [
         rank
         for rank, (mine, usual) in enumerate(zip(work, _others(work), strict=True))
@@ -54,7 +54,7 @@ def late_ranks(work: Sequence[float | None]) -> list[int]:
 
 
 def median_behind(windows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """By rank the median share over the last 5 windows: of a straggler one that made it such."""
+    """Return the median share of each rank over the last 5 windows; of a straggler over its late ones."""
     shares: dict[int, list[float]] = {}
     for window in windows[-WINDOWS:]:
         for rank, share in enumerate(behind_shares(window)):
@@ -64,14 +64,14 @@ def median_behind(windows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
 
 
 def find_stragglers(windows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The ranks that stayed behind in at least 3 of the last 5 windows; the first one is a warm-up."""
+    """Return the ranks that were late in at least 3 of the last 5 windows."""
     recent = [own_work(window) for window in windows[-WINDOWS:]]
     counts = Counter(rank for work in recent for rank in late_ranks(work))
     return sorted(rank for rank, count in counts.items() if count >= _OFTEN)
 
 
 def _others(work: Sequence[float | None]) -> list[float | None]:
-    """For each rank the median of all others: of two ranks, the other one. None for a rank alone.
+    """Return for each rank the median of all others; None for a single rank.
 
     The median of all would be half the rank's own where there are two.
     """
@@ -80,7 +80,7 @@ def _others(work: Sequence[float | None]) -> list[float | None]:
 
 
 def _median_without(known: list[float], mine: float) -> float | None:
-    """Of sorted values, with one that is as large as mine left out."""
+    """Return the median of sorted values without one as large as mine."""
     rest, place = len(known) - 1, bisect_left(known, mine)
     if not rest:
         return None

@@ -9,13 +9,13 @@ from pathlib import Path
 from statistics import median
 
 from allranks.cluster.slurm.job_states import JobState
-from allranks.observe.view.json_numbers import seconds, whole
-from allranks.observe.view.metric_columns import Tables
+from allranks.core.json_numbers import unix_seconds, whole_number
+from allranks.observe.view.metric_columns import MetricTables
 from allranks.observe.view.model import TrainingProgress
 from allranks.observe.view.run_source import AttemptSource, RunSource
 from allranks.runs.atomic_files import integer, read_json
 from allranks.runs.attempt import Attempt
-from allranks.runs.jsonl_tail import last_rows
+from allranks.runs.metrics_file import last_metrics
 from allranks.runs.progress_file import AttemptProgress
 from allranks.runs.run_records import environment, plan_time
 from allranks.schedulers import scheduler_of
@@ -33,7 +33,7 @@ _Line = tuple[float, int]
 
 
 def training_progress(source: RunSource, status: RunStatus, now: float) -> TrainingProgress:
-    """How far it is, with what the folder knows of its end and its checkpoints."""
+    """Return the progress, with the deadline and the checkpoints from the run folder."""
     last = source.last
     found = read_pace(source, last.attempt if last else None, status.state, now)
     waits = status.state.ended or status.state in _WAITING
@@ -49,9 +49,9 @@ def training_progress(source: RunSource, status: RunStatus, now: float) -> Train
 
 
 def read_pace(
-    tables: Tables, attempt: Attempt | None, state: JobState, now: float
+    tables: MetricTables, attempt: Attempt | None, state: JobState, now: float
 ) -> TrainingProgress:
-    """How far and how fast, from what rank 0 wrote down last: progress.json or the newest metrics.
+    """Return position and speed from what rank 0 wrote last: progress.json or the newest metrics.
 
     A few of the last lines of each table are enough.
     """
@@ -74,20 +74,22 @@ def read_pace(
 
 
 def pace_of_folder(folder: Path, attempt: Attempt, state: JobState) -> TrainingProgress:
-    """The same by one look at the end of the file of metrics, for views of hundreds of runs."""
-    tables = Tables()
-    tables.add(last_rows(folder / "metrics.jsonl"))
+    """Return the progress from the end of the metrics file alone, for views of hundreds of runs."""
+    tables = MetricTables()
+    tables.add(last_metrics(folder))
     return read_pace(tables, attempt, state, time.time())
 
 
-def _position(tables: Tables, written: AttemptProgress | None) -> tuple[int | None, int | None]:
-    """The step and the epoch."""
+def _position(
+    tables: MetricTables, written: AttemptProgress | None
+) -> tuple[int | None, int | None]:
+    """Return the step and the epoch."""
     newest = max(
         (columns for columns in (tables.train, tables.epoch, tables.val) if len(columns)),
         key=lambda columns: columns.last("time") or 0.0,
         default=tables.train,
     )
-    step, epoch = whole(newest.last("step")), whole(newest.last("epoch"))
+    step, epoch = whole_number(newest.last("step")), whole_number(newest.last("epoch"))
     told = newest.last("time") or 0.0
     if written is not None and (step is None or (written.updated or 0.0) > told):
         step = written.step
@@ -95,10 +97,10 @@ def _position(tables: Tables, written: AttemptProgress | None) -> tuple[int | No
 
 
 def _recent_lines(
-    tables: Tables, attempt: Attempt | None, written: AttemptProgress | None
+    tables: MetricTables, attempt: Attempt | None, written: AttemptProgress | None
 ) -> list[_Line]:
-    """(time, step) of the last windows of this attempt."""
-    began = (written.began if written else None) or seconds(attempt.start if attempt else None)
+    """Return (time, step) of the last windows of this attempt."""
+    began = (written.began if written else None) or unix_seconds(attempt.start if attempt else None)
     times, steps = (tables.train.part(name, -_RECENT) for name in ("time", "step"))
     return [
         (at, step)
@@ -107,8 +109,8 @@ def _recent_lines(
     ]
 
 
-def _stalled(tables: Tables, lines: list[_Line], now: float) -> float | None:
-    """Seconds since the last sign of the training, when that is much longer than usual."""
+def _stalled(tables: MetricTables, lines: list[_Line], now: float) -> float | None:
+    """Return the seconds since the last sign of the training, if much longer than usual."""
     gaps = [after - before for (before, _), (after, _) in pairwise(lines)]
     if not gaps:
         return None
@@ -117,7 +119,7 @@ def _stalled(tables: Tables, lines: list[_Line], now: float) -> float | None:
 
 
 def _speed(lines: list[_Line], written: AttemptProgress | None) -> float | None:
-    """Steps a second over the last windows of this attempt; else over all that it tells."""
+    """Return steps per second over the last windows of this attempt, else over all of it."""
     if len(lines) > 1:
         (first, a), (final, b) = lines[0], lines[-1]
         if final > first and b > a:
@@ -128,7 +130,7 @@ def _speed(lines: list[_Line], written: AttemptProgress | None) -> float | None:
 
 
 def _saved(source: RunSource, written: AttemptProgress | None) -> int | None:
-    """The newest checkpoint of this training, also one that an earlier attempt left."""
+    """Return the newest checkpoint of this training, also of an earlier attempt."""
     fit = written.fit if written else 1
     found = [each.attempt.progress for each in source.attempts.values()]
     steps = [each.saved_step for each in found if each and each.fit == fit and each.saved_step]
@@ -136,14 +138,14 @@ def _saved(source: RunSource, written: AttemptProgress | None) -> int | None:
 
 
 def _deadline(source: RunSource, last: AttemptSource | None, status: RunStatus) -> float | None:
-    """What the ranks were told, else the start and the time limit that was asked for."""
+    """Return the deadline given to the ranks, else the start plus the requested time limit."""
     if last is None:
         return None
     try:
         return float(environment(last.path)["ALLRANKS_DEADLINE"])
     except (KeyError, ValueError):
         pass  # there was no limit when it began, or nobody wrote it down
-    start = seconds(status.start) or seconds(last.attempt.start)
+    start = unix_seconds(status.start) or unix_seconds(last.attempt.start)
     plan = read_json(source.run.path / "plan.json")
     limit = plan_time(plan) if scheduler_of(status.run).limits_time else None
     return start + limit if start and limit else None

@@ -15,7 +15,7 @@ from allranks.schedulers.run_state import RunStatus
 
 
 def view_record(run_view: RunView) -> dict[str, Any]:
-    """Keys as the fields of RunView; ``status`` and ``attempts`` as ``ps --json`` has them.
+    """Return the fields of RunView; ``status`` and ``attempts`` as in ``ps --json``.
 
     JSON knows no NaN: such a value is null, and its name is in ``nonfinite``.
     """
@@ -43,7 +43,7 @@ def view_record(run_view: RunView) -> dict[str, Any]:
 
 
 def json_value(value: Any) -> Any:
-    """Any of our values as JSON has them: dataclasses as objects, times as text, NaN as null."""
+    """Return a value as JSON has it: dataclasses as objects, times as text, NaN as null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int)):
@@ -60,7 +60,7 @@ def json_value(value: Any) -> Any:
 
 
 def status_record(status: RunStatus) -> dict[str, Any]:
-    """One run as ``ps --json`` shows it."""
+    """Return one run as ``ps --json`` shows it."""
     record = {
         "run": status.run.id,
         "name": status.run.name,
@@ -81,7 +81,7 @@ def status_record(status: RunStatus) -> dict[str, Any]:
 
 
 def entry_record(entry: AttemptSummary) -> dict[str, Any]:
-    """One attempt as ``ps --attempts --json`` shows it."""
+    """Return one attempt as ``ps --attempts --json`` shows it."""
     attempt = entry.attempt
     record = {
         "attempt": attempt.number,
@@ -105,7 +105,7 @@ def entry_record(entry: AttemptSummary) -> dict[str, Any]:
 
 
 def _failure(found: Failure | None) -> dict[str, Any] | None:
-    """All of it, and in a line each how it ended and what went wrong."""
+    """Return all fields of a failure, with its end and its error in a line each."""
     return None if found is None else {**vars(found), "how": found.how, "error": found.error}
 
 

@@ -36,7 +36,7 @@ _RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 
 
 def log_query_param(request: Request) -> LogQuery:
-    """Which lines of the logs."""
+    """Return the query for lines of the logs."""
     given = request.query_params
     ranks = given.get("ranks", "")
     if ranks and not _RANKS.fullmatch(ranks.replace(" ", "")):
@@ -54,13 +54,13 @@ def log_query_param(request: Request) -> LogQuery:
 
 
 def _ranks(text: str) -> list[range]:
-    """``0,4-7`` as spans, as ``logs --rank`` takes them."""
+    """Parse ``0,4-7`` into ranges, as ``logs --rank`` does."""
     parts = (part.partition("-") for part in text.split(","))
     return [range(int(first), int(last or first) + 1) for first, _, last in parts]
 
 
 def int_param(request: Request, name: str, usual: int, most: int) -> int:
-    """A number by its name, at most so much; the usual one where none is given."""
+    """Return a number by its name, at most ``most``; ``usual`` where none is given."""
     text = request.query_params.get(name, "")
     if not re.fullmatch(r"[0-9]{0,18}", text):
         raise UsageError(f"{name}={text[:100]} is not a number.")
@@ -68,7 +68,7 @@ def int_param(request: Request, name: str, usual: int, most: int) -> int:
 
 
 def task_param(request: Request) -> str | None:
-    """Of a job array. It becomes a part of a path, so it is a number or nothing."""
+    """Return the task of a job array: a number, as it becomes a part of a path."""
     text = request.query_params.get("task", "")
     if not re.fullmatch(r"[0-9]{0,9}", text):
         raise UsageError(f"task={text[:100]} is not the number of an array's task.")
@@ -76,7 +76,7 @@ def task_param(request: Request) -> str | None:
 
 
 def smoothing_param(request: Request) -> float:
-    """Of the smoothing: from 0, none, to below 1."""
+    """Return the weight of the smoothing: from 0, none, to below 1."""
     try:
         return min(max(float(request.query_params.get("smooth", "0")), 0.0), 0.999)
     except ValueError:
@@ -111,7 +111,7 @@ class Api:
         self._phases = PhaseCache()
 
     def routes(self) -> list[Route]:
-        """Every path below /api/, /metrics, and the reports."""
+        """Return every path below /api/, /metrics, and the reports."""
         answers: dict[str, Answer] = {
             "/api/runs": self.runs,
             "/api/compare": self.compare,
@@ -127,7 +127,7 @@ class Api:
         return [*json_routes, *others]
 
     def runs(self, request: Request) -> dict[str, Any]:
-        """The list, newest first, and the jobs in the queue that are no runs."""
+        """List runs, newest first, and the user's other jobs in the queue."""
         runs = self._catalogue.runs()
         limit = int_param(request, "limit", _SHOWN, 10_000)
         ours = {job for _, run in runs for job in run.job_ids}
@@ -138,7 +138,7 @@ class Api:
         }
 
     def look(self, request: Request) -> dict[str, Any]:
-        """Everything but the plots; without a choice the attempts are those of all tasks of an array."""
+        """Return everything but the plots; without a task the attempts are those of all tasks."""
         run, task = self._run(request), task_param(request)
         status = self._states.of([run])[0]
         with self._following.source(run, task) as source:
@@ -157,18 +157,18 @@ class Api:
         return found | state | {"status": status_record(shown), "id": request.path_params["run"]}
 
     def plots(self, request: Request) -> dict[str, Any]:
-        """Loss, throughput, phases and chosen metrics by step."""
+        """Return loss, throughput, phases and chosen metrics by step."""
         names = request.query_params.getlist("names")
         with self._following.source(self._run(request), task_param(request)) as source:
             return plots(source, names, smoothing_param(request))
 
     def heat(self, request: Request) -> dict[str, Any]:
-        """One heat map, ranks × time."""
+        """Return one heat map, ranks × time."""
         with self._following.source(self._run(request), task_param(request)) as source:
             return heat_map(source, request.query_params.get("what", "gpu"))
 
     def logs(self, request: Request) -> dict[str, Any]:
-        """A page of the logs: the last, before, after or around a line, or what a search finds."""
+        """Return a page of the logs: the last, before, after or around a line, or search results."""
         run, query, given = self._run(request), log_query_param(request), request.query_params
         limit = int_param(request, "limit", 500, _LINES)
         if "at" in given:
@@ -182,16 +182,16 @@ class Api:
         return find(run, query, limit, after)
 
     def remarks(self, request: Request) -> dict[str, Any]:
-        """What lint, check and the failures have to say."""
+        """Return the failures and the findings of lint and check."""
         return {"remarks": [asdict(one) for one in diagnostics(self._run(request))]}
 
     def job(self, request: Request) -> dict[str, Any]:
-        """What was asked for and what ran."""
+        """Return what was requested and what ran."""
         with self._following.source(self._run(request), task_param(request)) as source:
             return job_facts(source)
 
     def compare(self, request: Request) -> dict[str, Any]:
-        """Some runs side by side."""
+        """Return several runs side by side."""
         keys = list(dict.fromkeys(request.query_params.getlist("runs")))
         if not 1 <= len(keys) <= MOST:
             raise UsageError(f"Choose between 2 and {MOST} runs to compare.")
@@ -201,7 +201,7 @@ class Api:
         return compare(runs, self._following, x=x, metric=metric, weight=smoothing_param(request))
 
     def metrics(self, _: Request) -> Response:
-        """For Prometheus: the runs that live or wait, and for a while those that have ended."""
+        """Return active and waiting runs for Prometheus, and for a while those that have ended."""
         from allranks.observe.export.prometheus import CONTENT_TYPE, openmetrics_text
 
         runs = [run for _, run in self._catalogue.runs()[:_SHOWN]]
@@ -209,7 +209,7 @@ class Api:
         run_views = []
         for status in told:
             with self._scraped.source(status.run) as source:
-                run_views += [view_run(each, status) for each in source.each()]
+                run_views += [view_run(each, status) for each in source.task_sources()]
         return Response(openmetrics_text(run_views), media_type=CONTENT_TYPE)
 
     def report(self, request: Request) -> Response:
@@ -227,21 +227,21 @@ class Api:
 
 
 def _of_interest(status: RunStatus) -> bool:
-    """Not one that ended long ago: it would never leave the dashboards."""
+    """Return whether Prometheus should see the run: not if it ended long ago."""
     if not status.state.ended:
         return status.state is not JobState.UNKNOWN
     return status.end is not None and time.time() - status.end.timestamp() < _OVER
 
 
 def _rank(rank: dict[str, Any]) -> dict[str, Any]:
-    """What the head of the page tells of it; there may be thousands."""
+    """Return the fields of a rank that the page's header shows; there may be thousands of ranks."""
     gpu = rank["gpu"] or {}
     kept = ("rank", "host", "behind", "straggler", "failed")
     return {name: rank[name] for name in kept} | {"use": gpu.get("use")}
 
 
 def _as_json(answer: Answer) -> Callable[[Request], Response]:
-    """An answer with a tag of its content, so that one that did not change is not sent again."""
+    """Return an endpoint that sends an ETag, so that an unchanged answer is not sent again."""
 
     def endpoint(request: Request) -> Response:
         try:

@@ -39,12 +39,12 @@ _AGAIN = '<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>al
 
 
 def new_token() -> str:
-    """A token that cannot be guessed."""
+    """Return a token that cannot be guessed."""
     return secrets.token_urlsafe(24)
 
 
 def load_token(path: Path) -> str:
-    """The token in that file, which is made when it is not there: for programs that come back.
+    """Return the token in that file, which is created if missing, for programs that reconnect.
 
     A file that others can read is refused: they are the ones that the token is against.
     """
@@ -95,7 +95,7 @@ class TokenMiddleware:
             await answer(scope, receive, _with_headers(send))
 
     def _refusal(self, request: Request) -> Response | None:
-        """The answer in place of the asked one; None when it may go on."""
+        """Return the answer to a refused request; None when it may pass."""
         if not is_loopback(_host_name(request.headers.get("host", ""))):
             text = "This page answers to 127.0.0.1 and localhost only.\n"
             return PlainTextResponse(text, 400)
@@ -107,7 +107,7 @@ class TokenMiddleware:
         return None if self._known(request) else _unauthorized(request)
 
     def _first_visit(self, request: Request) -> Response:
-        """The token goes into a cookie and out of the address, which ends up in histories."""
+        """Move the token from the address, which ends up in histories, into a cookie."""
         if not _same(request.query_params["token"], self._token):
             return PlainTextResponse(f"This is the token of another start. {_WHO}", 401)
         others = [item for item in request.query_params.multi_items() if item[0] != "token"]
@@ -124,12 +124,12 @@ class TokenMiddleware:
 
 
 def _same(given: str, right: str) -> bool:
-    """In a time that does not tell how much of it was right."""
+    """Compare in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), right.encode())
 
 
 def is_loopback(name: str) -> bool:
-    """Whether only this machine has that name or address."""
+    """Return whether the name or address is this machine's loopback."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -145,7 +145,7 @@ def _unauthorized(request: Request) -> Response:
 
 
 def _host_name(host: str) -> str:
-    """Without the port: ``localhost`` of ``localhost:8000``, ``::1`` of ``[::1]:8000``.
+    """Return the host without the port: ``localhost`` of ``localhost:8000``, ``::1`` of ``[::1]:8000``.
 
     The port may be another than ours, at the far end of a tunnel; a page of another site has a name.
     """

@@ -36,7 +36,7 @@ class Catalogue:
         self._until = float("-inf")
 
     def runs(self) -> list[tuple[str, Run]]:
-        """The id and the run of each, the newest first."""
+        """Return the id and the run of each, the newest first."""
         with self._lock:
             if (began := time.monotonic()) > self._until:
                 self._runs = _by_id(self._find())
@@ -46,26 +46,26 @@ class Catalogue:
             return list(self._runs.items())
 
     def only(self) -> str:
-        """The id of the one run that it was made for; empty when it is for several, or for any."""
+        """Return the id of the only run it was made for; empty for several, or for all."""
         ids = [key for key, _ in self.runs()] if len(self._named) == 1 and not self._folders else []
         return ids[0] if len(ids) == 1 else ""
 
     def run(self, wanted: str) -> Run:
-        """The run with that id, as its folder says now."""
+        """Return the run with that id, read again from its folder."""
         self.runs()
         if known := self._runs.get(wanted):
             return Run.open(known.path)
         raise RunNotFoundError(f"There is no run '{wanted}' in the list.")
 
     def some(self, wanted: Sequence[str]) -> list[tuple[str, Run]]:
-        """Those of the wanted that are there; RunNotFoundError when none is."""
+        """Return those of the wanted runs that exist; raise RunNotFoundError without any."""
         self.runs()
         known = [(key, self._runs[key]) for key in wanted if key in self._runs]
         found = [(key, run) for key, one in known if (run := _open(one.path))]
         return found or [(key, self.run(key)) for key in wanted[:1]]
 
     def _add(self, reference: str) -> None:
-        """A folder that is no run stands for all runs below it, also those that come later."""
+        """Add a run, or a folder that stands for all runs below it, also future ones."""
         path = Path(reference).expanduser().absolute()
         if is_there(path) and path.is_dir() and not _inside_run(path):
             plain = os.sep in reference or reference.startswith(".")
@@ -83,7 +83,7 @@ class Catalogue:
 
 
 def _by_id(runs: Sequence[Run]) -> dict[str, Run]:
-    """By the folder's name; of those that are alike each has a mark of its place."""
+    """Map ids to runs: the folder's name, with a hash of the path where names are the same."""
     names = Counter(run.id for run in runs)
     return {run.id + (_mark(run.path) if names[run.id] > 1 else ""): run for run in runs}
 
@@ -104,7 +104,7 @@ def _open(path: Path) -> Run | None:
 
 
 def _below(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """Run folders, not looked into any further; what may not be read is passed over."""
+    """Yield run folders, without descending into them; unreadable folders are skipped."""
     try:
         with os.scandir(folder) as found:
             children = [item for item in found if _is_folder(item)]

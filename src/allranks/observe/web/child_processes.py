@@ -28,7 +28,7 @@ _SEARCH_SECONDS = 5.0  # seconds; a page of lines that can be searched at all co
 def search_logs(
     run: Run, query: LogQuery, limit: int, after: Cursor | None = None
 ) -> dict[str, Any]:
-    """As next_page, and given up when it takes too long."""
+    """Search as next_page does, and give up when it takes too long."""
     spans = None if query.ranks is None else [(one.start, one.stop) for one in query.ranks]
     asked = {
         "run": str(run.path),
@@ -60,7 +60,7 @@ def search_logs(
 
 
 def main() -> None:
-    """One question on stdin, its answer on stdout."""
+    """Answer one request from stdin on stdout."""
     asked = json.load(sys.stdin)
     about = asked["query"]
     if about["ranks"] is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.core.redaction import redact_environment, redact_text, redact_words
-from allranks.observe.view.fit_steps import fit_start
+from allranks.observe.view.metric_columns import fit_start
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.web.plot_data import LOSSES, THROUGHPUT, metric_names, nonfinite, series
 from allranks.observe.web.request_cache import SourceCache
@@ -19,7 +19,7 @@ _MOST = 512 << 10  # bytes of a text that are shown
 
 
 def job_facts(source: RunSource) -> dict[str, Any]:
-    """As JSON. Texts of users pass the redaction once more: a page is what one shows to others."""
+    """Return the job as JSON; texts of users are redacted again, since a page is shown to others."""
     run, last = source.run, source.last
     plan, code = read_json(run.path / "plan.json"), read_json(run.path / "code.json")
     return {
@@ -40,7 +40,7 @@ def job_facts(source: RunSource) -> dict[str, Any]:
 
 
 def plan_values(plan: dict[str, Any]) -> list[dict[str, str]]:
-    """Name, value and origin of each."""
+    """Return name, value and origin of each value of the plan."""
     return [
         {"name": name, "value": redact_text(value), "origin": origin}
         for name, value, origin in plan_rows(plan)
@@ -48,7 +48,7 @@ def plan_values(plan: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def flat(values: dict[str, Any], before: str = "") -> dict[str, str]:
-    """Nested keys as ``model.width``."""
+    """Flatten nested keys to ``model.width``."""
     found: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, dict):
@@ -69,7 +69,7 @@ def _versions(versions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """The beginning of a file of the run; a link that leads out of its folder is not followed."""
+    """Return the beginning of a file of the run; a symbolic link is not followed."""
     try:
         if path.is_symlink():
             return ""
@@ -94,7 +94,7 @@ def compare(
     metric: str = "train_loss",
     weight: float = 0.0,
 ) -> dict[str, Any]:
-    """As JSON: the curves of each run, and tables of what differs and of the last values."""
+    """Return as JSON the curves of each run, and tables of differences and of the last values."""
     found: dict[str, dict[str, Any]] = {}
     for key, run in runs:
         with following.source(run) as source:
@@ -114,7 +114,7 @@ def compare(
 
 
 def _run_numbers(source: RunSource, x: str, metric: str, weight: float) -> dict[str, Any]:
-    """Of one run: its curves, its last values, and what of them is no number."""
+    """Return the curves of one run, its last values, and which of them are not finite."""
     since, known = fit_start(source), metric_names(source)
     drawn = dict.fromkeys((metric, "samples_per_second", "tokens_per_second"))
     smoothing = {metric: weight}
@@ -131,13 +131,13 @@ def _run_numbers(source: RunSource, x: str, metric: str, weight: float) -> dict[
 
 
 def _last(source: RunSource, name: str) -> float | None:
-    """The newest value that is a number."""
+    """Return the newest finite value."""
     found = (table.last(name) for table in (source.train, source.val))
     return next((value for value in found if value is not None), None)
 
 
 def _settings(run: Run, folder: Path) -> dict[str, str]:
-    """The plan's values and, from the folder of the training, its own, hyperparameters included."""
+    """Return the plan's values and those of the training, including hyperparameters."""
     plan = read_json(run.path / "plan.json")
     shape = plan.get("shape")
     values = {entry["name"]: entry["value"] for entry in plan_values(plan)}
@@ -152,7 +152,7 @@ def _settings(run: Run, folder: Path) -> dict[str, str]:
 
 
 def _differences(settings: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
-    """Rows of the values that are not the same in all."""
+    """Return rows of the values that are not the same in all runs."""
     names = dict.fromkeys(name for values in settings.values() for name in values)
     rows = {name: {key: values.get(name) for key, values in settings.items()} for name in names}
     return [

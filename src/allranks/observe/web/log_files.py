@@ -40,7 +40,7 @@ class LogPosition(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> LogPosition:
-        """From what a page was given before."""
+        """Parse a position that a page was given before."""
         try:
             group, attempt, rank, offset, time = text.split(".", 4)
             return cls(int(group), time, int(attempt), int(rank), int(offset))
@@ -73,13 +73,13 @@ class SeekableLog:
 
     @property
     def key(self) -> str:
-        """Its name in a cursor."""
+        """Return its name in a cursor."""
         return f"{self.attempt}.{self.rank}"
 
     def forward(
         self, begin: int, chunk: int, skip: Callable[[bytes], bool] | None = None
     ) -> Iterator[LocatedLine]:
-        """Lines from the offset of a line's beginning on; chunks to ``skip`` leave only their end."""
+        """Yield lines from an offset at the beginning of a line; of chunks to ``skip`` only their end."""
         offset, start, rest, time = begin, begin, b"", ""
         while data := read_chunk(self.path, offset, chunk):
             offset += len(data)
@@ -100,7 +100,7 @@ class SeekableLog:
             yield from self._parse(rest, start, time, offset - start - len(rest))
 
     def backward(self, end: int, chunk: int) -> Iterator[LocatedLine]:
-        """Lines that lie before the offset, the last first."""
+        """Yield the lines before the offset, the last first."""
         tail = b""
         while end > 0:
             begin = max(end - chunk, 0)
@@ -111,7 +111,7 @@ class SeekableLog:
                 yield from reversed([*self._parse(data.removesuffix(b"\n"), begin + cut, "")])
 
     def seek(self, time: str) -> int:
-        """The beginning of a line before everything that was written at that time or later."""
+        """Return the beginning of a line before everything written at that time or later."""
         low, high = 0, self.size()
         while high - low > _WINDOW:
             middle = (low + high) // 2
@@ -123,7 +123,7 @@ class SeekableLog:
         return low
 
     def size(self) -> int:
-        """Bytes of whole lines as of now."""
+        """Return the current bytes of whole lines."""
         try:
             end = self.path.stat().st_size
         except OSError:
@@ -140,7 +140,7 @@ class SeekableLog:
         return LogPosition(self.group, time, self.attempt, self.rank, offset)
 
     def _clean_cut(self, data: bytes) -> int:
-        """Where a line begins whose time is known; all of it is kept for later when there is none."""
+        """Return where a line with a known time begins; the whole length without any."""
         stamped = None if self.rank == NO_RANK else _STAMPED.search(data)
         if stamped:
             return stamped.end()
@@ -151,7 +151,7 @@ class SeekableLog:
     def _parse(
         self, block: bytes, start: int, time: str, missing: int = 0
     ) -> Iterator[LocatedLine]:
-        """The lines of a block; of its first so many bytes are missing, since it is a long one."""
+        """Yield the lines of a block; ``missing`` bytes of its first line were left out."""
         rank = None if self.rank == NO_RANK else self.rank
         for raw in block.split(b"\n"):
             line = parse_line(raw[:_LONGEST], self.attempt, rank, time)
@@ -167,7 +167,7 @@ def _last_stamp(block: bytes) -> str:
 
 
 def log_files(run: Run, slurm: bool = False) -> list[SeekableLog]:
-    """The ranks' logs; with ``slurm``, or where no agent wrote any, what Slurm kept.
+    """Return the ranks' logs; with ``slurm``, or where no agent wrote any, Slurm's output.
 
     Attempts follow each other, except the tasks of a job array, which run side by side.
     A folder may be another user's: what is a link in it is left out, or it could show files of
@@ -221,20 +221,20 @@ class LogQuery:
 
     @property
     def chosen(self) -> bool:
-        """Whether lines are left out, so that they must be read from the beginning."""
+        """Return whether lines are filtered, so that they must be read from the beginning."""
         return bool(self.text or self.errors or self.stream in ("o", "e"))
 
     def without_choice(self) -> LogQuery:
-        """All lines of the same files."""
+        """Return the query for all lines of the same files."""
         stream = self.stream if self.stream == "slurm" else ""
         return replace(self, text="", regex=False, errors=False, stream=stream)
 
     def wants(self, rank: int) -> bool:
-        """Whether it is one of the ranks asked for."""
+        """Return whether it is one of the requested ranks."""
         return self.ranks is None or any(rank in span for span in self.ranks)
 
     def files(self, run: Run) -> list[SeekableLog]:
-        """The files to read."""
+        """Return the files to read."""
         return [
             file
             for file in log_files(run, self.stream == "slurm")
@@ -244,7 +244,7 @@ class LogQuery:
         ]
 
     def matcher(self) -> Callable[[LogLine], bool]:
-        """Whether a line is wanted; lines of one rank must come in their order."""
+        """Return a function that tells whether a line matches; it needs each rank's lines in order."""
         is_error, pattern = Errors() if self.errors else None, self._pattern()
 
         def wanted(line: LogLine) -> bool:
@@ -257,7 +257,7 @@ class LogQuery:
         return wanted
 
     def skip(self) -> Callable[[bytes], bool] | None:
-        """Whether a whole chunk has nothing of the search: most of them, and found out at once.
+        """Return a function that tells whether a whole chunk has no match, which is fast.
 
         Not of one with colours: they may stand within what is searched for.
         """
@@ -280,5 +280,5 @@ class LogQuery:
 
 
 def _visible_text(text: str) -> str:
-    """What the page shows of a line: without its colours."""
+    """Return a line as the page shows it, without its colours."""
     return clean(text) if "\x1b" in text else text

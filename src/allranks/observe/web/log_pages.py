@@ -40,7 +40,7 @@ class Cursor:
 
     @classmethod
     def read(cls, text: str) -> Cursor:
-        """From what a page was given before."""
+        """Parse a cursor that a page was given before."""
         try:
             group, *files = text.split("_")
             pairs = (each.rpartition(".") for each in files)
@@ -50,18 +50,18 @@ class Cursor:
 
     @classmethod
     def at_end(cls, files: Sequence[SeekableLog]) -> Cursor:
-        """Behind all that is there now."""
+        """Return the cursor behind everything that is there now."""
         last = files[-1].group if files else -1
         return cls(last, {file.key: file.size() for file in files if file.group == last})
 
     @classmethod
     def at_line(cls, files: Sequence[SeekableLog], place: LogPosition) -> Cursor:
-        """Before a line."""
+        """Return the cursor before a line."""
         mine = [file for file in files if file.group == place.group]
         return cls(place.group, {file.key: _before(file, place) for file in mine})
 
     def share(self, files: Sequence[SeekableLog]) -> float:
-        """How much of the logs lies before it."""
+        """Return the share of the logs before the cursor."""
         sizes = [(file, file.size()) for file in files]
         done = sum(
             size if file.group < self.group else min(self.offsets.get(file.key, 0), size)
@@ -74,7 +74,7 @@ class Cursor:
 def last_page(
     run: Run, query: LogQuery, limit: int, before: Cursor | None = None
 ) -> dict[str, Any]:
-    """The last lines, or the last before a cursor: what one scrolls up to. Not for searches."""
+    """Return the last lines, or the last before a cursor, for scrolling up; not for searches."""
     files = query.files(run)
     cursor = before or Cursor.at_end(files)
     after = str(cursor)
@@ -86,7 +86,7 @@ def last_page(
 
 
 def next_page(run: Run, query: LogQuery, limit: int, after: Cursor | None = None) -> dict[str, Any]:
-    """The first lines that are wanted, or the first after a cursor.
+    """Return the first matching lines, or the first after a cursor.
 
     A search that takes long answers before its end, with ``more`` and the cursor to go on from.
     """
@@ -108,7 +108,7 @@ def next_page(run: Run, query: LogQuery, limit: int, after: Cursor | None = None
 
 
 def around(run: Run, query: LogQuery, limit: int, place: LogPosition) -> dict[str, Any]:
-    """A line between its neighbours, whatever is searched for; ``at`` is its place.
+    """Return a line between its neighbours, regardless of filters; ``at`` is its position.
 
     The record of a failure is in no log: its place is that of the line written after it.
     """
@@ -125,7 +125,7 @@ def around(run: Run, query: LogQuery, limit: int, place: LogPosition) -> dict[st
 def _forward(
     run: Run, files: Sequence[SeekableLog], query: LogQuery, cursor: Cursor
 ) -> Iterator[LocatedLine | None]:
-    """Group by group, each merged by time, while the cursor moves on; None: something not wanted."""
+    """Yield lines group by group, merged by time, while the cursor advances; None for a filtered one."""
     chunk, skip, wanted = _chunk(files), query.skip(), query.matcher()
     for group, some in groupby(files, key=lambda file: file.group):
         if group < cursor.group:
@@ -145,7 +145,7 @@ def _forward(
 
 
 def _begin(file: SeekableLog, cursor: Cursor, query: LogQuery) -> int:
-    """Where to read from; of errors some lines earlier, as one may have begun there."""
+    """Return where to read from; for errors some lines earlier, as one may have begun there."""
     offset = cursor.offsets.get(file.key, 0)
     if not query.errors or not offset:
         return offset
@@ -154,7 +154,7 @@ def _begin(file: SeekableLog, cursor: Cursor, query: LogQuery) -> int:
 
 
 def _failures(run: Run, files: Sequence[SeekableLog], query: LogQuery) -> list[LocatedLine]:
-    """The records of ranks that failed: one that died without a word has nothing else."""
+    """Return the records of failed ranks: a killed rank may have logged nothing."""
     groups = {file.attempt: file.group for file in files}
     attempts = [one for one in run.attempts if one.number in groups]
     found = [(one.number, failure) for one in attempts for failure in one.failures()]
@@ -171,7 +171,7 @@ def _failure(group: int, attempt: int, failure: Failure) -> LocatedLine:
 
 
 def _backward(files: Sequence[SeekableLog], cursor: Cursor) -> Iterator[LocatedLine]:
-    """The last first, while the cursor moves back."""
+    """Yield lines, the last first, while the cursor moves back."""
     chunk = min(_chunk(files), 16 << 10)
     groups = [(n, list(group)) for n, group in groupby(files, key=lambda file: file.group)]
     for group, some in reversed(groups):
@@ -187,7 +187,7 @@ def _backward(files: Sequence[SeekableLog], cursor: Cursor) -> Iterator[LocatedL
 
 
 def _before(file: SeekableLog, place: LogPosition) -> int:
-    """The offset in a file behind which everything comes after that line."""
+    """Return the offset in a file from which on everything comes after that line."""
     if (file.attempt, file.rank) == (place.attempt, place.rank) and place.offset >= 0:
         return min(place.offset, file.size())
     if not place.time:  # the outputs of an array's tasks, one after the other

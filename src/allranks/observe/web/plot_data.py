@@ -8,12 +8,16 @@ from itertools import takewhile
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from allranks.core.json_numbers import unix_seconds
 from allranks.errors import UsageError
-from allranks.observe.view.curve_thinning import smooth, thin
-from allranks.observe.view.fit_steps import fit_start
 from allranks.observe.view.heatmap_data import heatmap, heatmap_kinds
-from allranks.observe.view.json_numbers import seconds
-from allranks.observe.view.metric_columns import INDEX_COLUMNS, Columns
+from allranks.observe.view.metric_columns import (
+    INDEX_COLUMNS,
+    MetricColumns,
+    fit_start,
+    smooth,
+    thin,
+)
 from allranks.observe.view.model import TIMINGS
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.step_phases import mean_phases, phases_over_time
@@ -35,7 +39,7 @@ class PhaseCache:
         )
 
     def of(self, source: RunSource) -> dict[str, float]:
-        """Seconds of a step by phase."""
+        """Return the seconds of a step by phase."""
         mark = source.folder, len(source.train), source.train.last("time")
         known = self._known.get(source)
         if known is None or known[0] != mark:
@@ -44,7 +48,7 @@ class PhaseCache:
 
 
 def plots(source: RunSource, names: Sequence[str] = (), weight: float = 0.0) -> dict[str, Any]:
-    """The plots of one run by step; ``names`` are metrics that were chosen besides."""
+    """Return the plots of one run by step; ``names`` are further metrics to draw."""
     known = metric_names(source)
     chosen = [name for name in names if name in known] or _first_other(known)
     shown = [name for name in (*LOSSES, *THROUGHPUT, *chosen) if name in known]
@@ -55,7 +59,7 @@ def plots(source: RunSource, names: Sequence[str] = (), weight: float = 0.0) -> 
         if weight and "train_loss" in found
         else {}
     )
-    steps, parts = phases_over_time(source, begin=source.train.place(since))
+    steps, parts = phases_over_time(source, begin=source.train.first_since(since))
     return {
         "names": known,
         "chosen": chosen,
@@ -73,13 +77,13 @@ def plots(source: RunSource, names: Sequence[str] = (), weight: float = 0.0) -> 
 
 
 def _first_other(names: Sequence[str]) -> list[str]:
-    """A metric for the plot of any metric when none was chosen: one that has no plot of its own."""
+    """Return a metric for the free plot when none was chosen: one without a plot of its own."""
     own = {*LOSSES, *THROUGHPUT, *TIMINGS, "lr", "flops_per_second"}
     return [name for name in names if name not in own][:1]
 
 
 def metric_names(source: RunSource) -> list[str]:
-    """Everything that can be drawn over the steps, or could if it were a number."""
+    """Return every metric that can be drawn over the steps, also those that are not finite."""
     tables = _tables(source)
     names = [name for _, table in tables for name in table.names if name not in INDEX_COLUMNS]
     return list(
@@ -98,9 +102,9 @@ def series(
     weight: float = 0.0,
     most: int = _POINTS,
 ) -> Points:
-    """One metric since then, over steps or over seconds (``x="time"``)."""
+    """Return one metric since that time, over steps or over seconds (``x="time"``)."""
     table = _table_with(source, name)
-    begin = table.place(since)
+    begin = table.first_since(since)
     xs, ys = _pairs(table.part(x, begin), table.part(name, begin))
     found = thin(xs, smooth(ys, weight) if weight else ys, most)
     return found if x == "step" else _by_time(source, found, since)
@@ -109,13 +113,13 @@ def series(
 def nonfinite(
     source: RunSource, names: Iterable[str], since: float, x: str = "step"
 ) -> dict[str, list[float]]:
-    """Of those that are NaN or infinite in their newest line: since when, and up to where."""
+    """Return the first and last x of metrics that are NaN or infinite at their end."""
     zero = _first_time(source, since) if x == "time" else 0.0
     bad = {name for kind, _ in _tables(source) for name in _nonfinite_names(source, kind)}
     found: dict[str, list[float]] = {}
     for name in bad.intersection(names):
         table = _table_with(source, name)
-        begin = table.place(since)
+        begin = table.first_since(since)
         lines = [*zip(table.part(x, begin), table.part(name, begin), strict=True)]
         lost = takewhile(lambda line: line[1] is None, reversed(lines))
         places = [at - zero for at, _ in lost if at is not None]
@@ -123,7 +127,7 @@ def nonfinite(
     return found
 
 
-def _tables(source: RunSource) -> list[tuple[str, Columns]]:
+def _tables(source: RunSource) -> list[tuple[str, MetricColumns]]:
     return [("train", source.train), ("val", source.val), ("epoch", source.epoch)]
 
 
@@ -131,20 +135,20 @@ def _nonfinite_names(source: RunSource, kind: str) -> Sequence[str]:
     return source.nonfinite.get(kind, ())
 
 
-def _table_with(source: RunSource, name: str) -> Columns:
-    """The one that tells of a metric; an empty one where none does."""
+def _table_with(source: RunSource, name: str) -> MetricColumns:
+    """Return the table that has a metric; an empty one without any."""
     known = (
         table
         for kind, table in _tables(source)
         if name in table or name in _nonfinite_names(source, kind)
     )
-    return next(known, Columns())
+    return next(known, MetricColumns())
 
 
 def _by_time(source: RunSource, points: Points, since: float) -> Points:
-    """Seconds since the first line, and None where an attempt starts: the wait before it is no line."""
+    """Return seconds since the first line, with None where an attempt starts, to leave a gap."""
     zero = _first_time(source, since)
-    moments = (seconds(one.attempt.start) for one in source.attempts.values())
+    moments = (unix_seconds(one.attempt.start) for one in source.attempts.values())
     xs = points[0]
     starts = [(at, None) for at in moments if at and xs and xs[0] < at < xs[-1]]
     both = sorted([*zip(*points, strict=True), *starts], key=lambda point: point[0])
@@ -157,7 +161,7 @@ def _first_time(source: RunSource, since: float) -> float:
 
 
 def heat_map(source: RunSource, what: str) -> dict[str, Any]:
-    """Ranks × time as rows of numbers with three digits: what a colour can show."""
+    """Return ranks × time as rows of numbers with three digits, enough for a colour."""
     known = heatmap_kinds(source)
     if what not in known:
         there = ", ".join(known) or "none so far"
@@ -177,7 +181,7 @@ def heat_map(source: RunSource, what: str) -> dict[str, Any]:
 
 
 def _pairs(xs: Sequence[Any], ys: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """The points of which both numbers are known."""
+    """Return the points of which both numbers are known."""
     pairs = [(a, b) for a, b in zip(xs, ys, strict=True) if a is not None and b is not None]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
@@ -190,7 +194,7 @@ def _round_points(points: Points) -> list[list[float | None]]:
 
 
 def _round_digits(value: float | None, digits: int = 3) -> float | None:
-    """Fewer digits are fewer bytes; what JSON has no word for is left out."""
+    """Round to save bytes; values that JSON cannot express become None."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")

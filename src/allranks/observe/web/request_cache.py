@@ -18,8 +18,8 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus
 from allranks.cluster.slurm.jobs import list_jobs
 from allranks.cluster.slurm.pending_reasons import pending_reason_text
+from allranks.core.json_numbers import unix_seconds
 from allranks.errors import AllranksError
-from allranks.observe.view.json_numbers import seconds
 from allranks.observe.view.run_source import RunSource
 from allranks.runs.run import Run
 from allranks.schedulers import folder_status, jobs_to_query, run_statuses
@@ -34,7 +34,7 @@ class BackgroundTask:
         self._thread: threading.Thread | None = None
 
     def start(self, work: Callable[[], None]) -> threading.Thread:
-        """The thread that does it, or the one that still does something else."""
+        """Start the work; return its thread, or the one that is still running."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=work, daemon=True)
@@ -68,7 +68,7 @@ class SourceCache:
 
     @contextmanager
     def source(self, run: Run, task: str | None = None) -> Iterator[RunSource]:
-        """The run's numbers up to now, of an array those of a task; for one request at a time."""
+        """Yield the run's up-to-date source, for one request at a time."""
         held = self._get(run, task)
         with held.lock:
             if time.monotonic() - held.read > _FRESH:
@@ -106,7 +106,7 @@ class StatusCache:
         self._beside = BackgroundTask()
 
     def of(self, runs: Sequence[Run], *, wait: float = 0.0) -> list[RunStatus]:
-        """One state for each run, in their order; ``wait``: seconds for Slurm to answer."""
+        """Return one status per run, in their order; ``wait``: seconds for Slurm to answer."""
         due = [run for run in runs if self._due(run)]
         slow = {run.path for run in due if jobs_to_query(run)}
         self._ask([run for run in due if run.path not in slow])
@@ -140,7 +140,7 @@ class StatusCache:
         self._told[status.run.path] = _KnownStatus(same, time.monotonic() + lasts, lasts)
 
     def _settled(self, run: Run) -> bool:
-        """It was told that it ended, and its folder tells the same end still."""
+        """Return whether it has ended, and its folder still has the same end."""
         told, last = self._told.get(run.path), run.last_attempt
         if told is None or not told.status.state.ended or last is None or run.array:
             return False
@@ -148,7 +148,7 @@ class StatusCache:
         return same and last.exit_code is not None and not last.has_successor
 
     def _lasting(self, status: RunStatus) -> float:
-        """While it lives, it may change at any moment; else the longer, the longer nothing happens."""
+        """Return how long a status holds: briefly while it runs, longer the longer nothing changes."""
         over = status.state.ended or status.state is JobState.UNKNOWN
         if not over or not jobs_to_query(status.run):
             return _ASKED
@@ -170,7 +170,7 @@ class QueuedJobs:
         self._jobs: list[JobStatus] | None = None
 
     def jobs(self, ours: set[str]) -> list[dict[str, Any]] | None:
-        """As of the last answer, another is asked for beside; None where Slurm gives none."""
+        """Return the jobs of the last query, and start another if due; None without Slurm."""
         if time.monotonic() - self._asked > _QUEUE:
             self._asked = time.monotonic()
             self._beside.start(self._ask)
@@ -199,7 +199,7 @@ def _job(job: JobStatus) -> dict[str, Any]:
         "why": pending_reason_text(job.reason).replace("JOBID", job.job_id) if pending else "",
         "nodes": job.nodes,
         "partition": job.partition,
-        "start": seconds(job.start),
-        "expected_start": seconds(job.expected_start),
+        "start": unix_seconds(job.start),
+        "expected_start": unix_seconds(job.expected_start),
         "time_limit": job.time_limit,
     }

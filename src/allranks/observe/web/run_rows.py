@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from allranks.cluster.slurm.job_states import JobState
-from allranks.observe.view.curve_thinning import Curve
-from allranks.observe.view.json_numbers import real, seconds
+from allranks.core.json_numbers import finite_number, unix_seconds
+from allranks.observe.view.metric_columns import Curve
 from allranks.observe.view.model import TrainingProgress
 from allranks.observe.view.training_progress import pace_of_folder
 from allranks.observe.web.request_cache import StatusCache
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import attempt_history, goodput
-from allranks.runs.jsonl_tail import JsonlTail
+from allranks.runs.metrics_file import MetricsFile
 from allranks.runs.run import Run
 from allranks.schedulers.run_state import RunStatus
 
@@ -51,18 +51,18 @@ class RunRows:
         self._lock = threading.Lock()
 
     def rows(self, runs: Sequence[tuple[str, Run]], *, curves: bool = True) -> list[dict[str, Any]]:
-        """One for each run, in their order, with its loss curve or without."""
+        """Return a row for each run, in their order, with its loss curve or without."""
         statuses = self._states.of([run for _, run in runs])
         with self._lock:
             if curves:
                 self._read([run.path for _, run in runs], time.monotonic() + _PATIENCE)
             return [
-                self._row(key, run, status) | (self._curves[run.path].told() if curves else {})
+                self._row(key, run, status) | (self._curves[run.path].record() if curves else {})
                 for (key, run), status in zip(runs, statuses, strict=True)
             ]
 
     def _row(self, key: str, run: Run, status: RunStatus) -> dict[str, Any]:
-        """Of a run that has ended the files are read again only when its state was asked for again."""
+        """Return the row of a run; once it has ended, read again only when its status was queried again."""
         before, row = self._ended.get(run.path, (None, {}))
         if before is not status or row["id"] != key:
             row = _row(key, run, status)
@@ -70,7 +70,7 @@ class RunRows:
         return row
 
     def _read(self, paths: Sequence[Path], until: float) -> None:
-        """As many curves as there is time for; the next request goes on with those left over."""
+        """Read as many curves as there is time for; the next request continues."""
         self._curves = {path: self._curves.get(path) or _LossCurve(path) for path in paths}
         begin = self._turn % max(len(paths), 1)
         for path in [*paths[begin:], *paths[:begin]]:
@@ -80,43 +80,35 @@ class RunRows:
 
 
 class _LossCurve:
-    """The loss curve of the training under way: only what was added is read."""
+    """The loss curve of the current training: only what was added is read."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = JsonlTail(folder / "metrics.jsonl")
-        self._clear()
+        self._file = MetricsFile(folder)
+        self._curve, self._diverged = Curve(_POINTS), False
 
-    def told(self) -> dict[str, Any]:
-        """The losses up to where there was time to read, thinned; whether the newest is no number."""
+    def record(self) -> dict[str, Any]:
+        """Return the losses read so far, thinned, and whether the newest is not finite."""
         return {"curve": [loss for _, loss in self._curve.points()], "diverged": self._diverged}
 
     def read(self, until: float) -> bool:
-        """Go on until then; True when nothing is left."""
-        generation = self._file.generation
-        self._file.refresh()
-        if self._file.generation != generation:
-            self._clear()
-        while self._done < len(self._file) and time.monotonic() < until:
-            if not (rows := self._file.since(self._done, self._done + _AT_ONCE)):
+        """Read on until then; True when nothing is left."""
+        if self._file.refresh():
+            self._curve, self._diverged = Curve(_POINTS), False
+        while self._file.unread and time.monotonic() < until:
+            if not (rows := self._file.read(_AT_ONCE)):
                 break  # the file cannot be read just now
             self._add([row for row in rows if row.get("kind") == "train"])
-            self._done += len(rows)
-        return self._done == len(self._file)
-
-    def _clear(self) -> None:
-        self._curve = Curve(_POINTS)
-        self._done = 0
-        self._diverged = False
+        return not self._file.unread
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
-        self._curve.add(*([real(row.get(name)) for row in rows] for name in _AXES))
+        self._curve.add(*([finite_number(row.get(name)) for row in rows] for name in _AXES))
         if rows:
             bad = rows[-1].get("nonfinite")
             self._diverged = isinstance(bad, list) and "train_loss" in bad
 
 
 def _row(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
-    """A folder with something in it that nobody expects has a row that says so, and the list goes on."""
+    """Return the row of a run; of a damaged folder one that reports the error."""
     try:
         return _status_fields(key, run, status) | _progress_fields(run, status)
     except _DAMAGED as error:
@@ -138,21 +130,21 @@ def _status_fields(key: str, run: Run, status: RunStatus) -> dict[str, Any]:
         "active": status.state.active,
         "ended": status.state.ended,
         "why": status.why,
-        "expected_start": seconds(status.expected_start),
-        "created": seconds(run.created),
-        "end": seconds(status.end),
+        "expected_start": unix_seconds(status.expected_start),
+        "created": unix_seconds(run.created),
+        "end": unix_seconds(status.end),
         "nodes": status.nodes,
     }
 
 
 def _progress_fields(run: Run, status: RunStatus) -> dict[str, Any]:
-    """What its attempts tell."""
+    """Return the fields from its attempts."""
     entries = attempt_history(run.attempts, running=status.is_running)
     last = entries[-1] if entries else None
     progress = _progress(run, last.attempt if last else None, status.state)
     told = last is not None and last.first_step is not None
     return {
-        "start": seconds(entries[0].attempt.start if entries else status.start),
+        "start": unix_seconds(entries[0].attempt.start if entries else status.start),
         "elapsed": sum(entry.seconds for entry in entries) or None,
         "attempts": len(entries),
         "tasks": len({entry.attempt.array_task for entry in entries} - {""}),
@@ -164,7 +156,7 @@ def _progress_fields(run: Run, status: RunStatus) -> dict[str, Any]:
 
 
 def _progress(run: Run, last: Attempt | None, state: JobState) -> TrainingProgress:
-    """Of a living run as its own page has it; of any other what rank 0 wrote down last is enough."""
+    """Return the progress of an active run from its metrics, else what rank 0 recorded last."""
     if last is not None and state.active:
         folder = run.path / "tasks" / last.array_task if last.array_task else run.path
         return pace_of_folder(folder, last, state)

@@ -41,7 +41,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 def make_app(catalogue: Catalogue, token: str) -> Starlette:
-    """Everything that is served, for those who have the token."""
+    """Return the application: everything that is served, behind the token."""
     return Starlette(
         routes=[
             Route("/", _page),
@@ -87,13 +87,13 @@ class Address:
 
     @property
     def url(self) -> str:
-        """With the token: all that a browser needs."""
+        """Return the URL with the token."""
         place = f"#/run/{quote(self.run, safe='')}" if self.run else ""
         return f"http://{self._host}:{self.port}/?token={self.token}{place}"
 
     @property
     def tunnel(self) -> str:
-        """What to type on one's own machine when this one is reached by ssh."""
+        """Return the ssh command to type on one's own machine."""
         user = os.environ.get("USER") or "you"
         return f"ssh -L {self.port}:{self._host}:{self.port} {user}@{socket.gethostname()}"
 
@@ -110,7 +110,7 @@ def serve(
     token_file: Path | None = None,
     started: Callable[[Address], None],
 ) -> None:
-    """Listen until Ctrl-C. ``started`` is called with the address once it answers.
+    """Serve until Ctrl-C. ``started`` is called with the address once it answers.
 
     The token is a new one unless a file keeps it.
     """
@@ -138,7 +138,7 @@ def serve(
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A socket on that port, or when none was asked for on the first that is free."""
+    """Return a socket on that port, or without one on the first that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = [port] if port is not None else [*range(PORT, PORT + _TRIED), 0]
     for each in ports:
@@ -164,7 +164,7 @@ def _refused(host: str, port: int, error: OSError) -> UsageError:
 
 
 def _loopback(host: str) -> str:
-    """The address, when only this machine can reach it."""
+    """Return the address if only this machine can reach it."""
     if is_loopback(host):
         return "127.0.0.1" if host == "localhost" else host
     raise UsageError(
@@ -175,12 +175,12 @@ def _loopback(host: str) -> str:
 
 
 def is_remote_session() -> bool:
-    """Whether the user sits at another machine."""
+    """Return whether the user is connected by ssh."""
     return any(os.environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
 
 
 def open_browser(url: str) -> bool:
-    """Open the page where there is a screen; False when there is none.
+    """Open the page in a browser; False without a display.
 
     The words of a command are seen by every user of the machine, so the browser is not given the
     address with its token but a file that only we can read, which leads there.
@@ -196,7 +196,7 @@ def open_browser(url: str) -> bool:
 
 
 def _redirect_page(url: str) -> Path:
-    """A page of our own that leads there; gone after a minute, or with this process."""
+    """Write a page that redirects there; removed after a minute, or with this process."""
     folder = Path(tempfile.mkdtemp(prefix="allranks-web-"))
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(remove)
@@ -219,5 +219,5 @@ def _has_display() -> bool:
 
 
 def open_catalogue(references: tuple[str, ...], root: str | None) -> Catalogue:
-    """The runs that the command line names."""
+    """Return the runs that the command line names."""
     return Catalogue(references, Path(root).expanduser() if root else None)

@@ -65,7 +65,7 @@ EXPLAINED = {
 
 
 def advise(facts: RunFacts) -> list[Advice]:
-    """All advice, the most important first."""
+    """Return all advice, the most important first."""
     rules = (
         [*ALWAYS, *ON_USE]
         if is_measured_enough(facts)
@@ -78,7 +78,7 @@ def advise(facts: RunFacts) -> list[Advice]:
 
 
 def is_measured_enough(facts: RunFacts) -> bool:
-    """Whether enough was measured to judge its use."""
+    """Return whether enough was measured to judge the use of resources."""
     used = facts.used
     if facts.mixed:
         return False
@@ -88,7 +88,7 @@ def is_measured_enough(facts: RunFacts) -> bool:
 
 
 def _memory_out(facts: RunFacts) -> Advice | None:
-    """That memory ran out is true however short the job was."""
+    """Advise on memory that ran out, however short the job was."""
     return machine.memory_out(facts) if facts.state == "out of memory" else None
 
 

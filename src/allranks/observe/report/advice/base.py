@@ -29,13 +29,13 @@ class Advice:
 
 
 def format_count(count: float, one: str, many: str = "") -> str:
-    """``1 GPU``, ``4 GPUs``, ``2.5 CPUs``."""
+    """Format a count with its noun: ``1 GPU``, ``4 GPUs``, ``2.5 CPUs``."""
     number = f"{count:.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"
     return f"{number} {one if number == '1' else many or one + 's'}"
 
 
 def join_names(words: Sequence[str], most: int = 3) -> str:
-    """``a, b and c``; ``a, b, c and 5 more``."""
+    """Join names: ``a, b and c``; ``a, b, c and 5 more``."""
     if len(words) <= 1:
         return "".join(words)
     if len(words) > most:
@@ -44,19 +44,19 @@ def join_names(words: Sequence[str], most: int = 3) -> str:
 
 
 def round_memory(bytes_: float) -> int:
-    """Bytes rounded up to what people ask for: 256 MiB steps, above 8 GiB whole GiB."""
+    """Round bytes up to 256 MiB steps, above 8 GiB to whole GiB."""
     unit = GIB if bytes_ > 8 * GIB else 256 * MIB
     return math.ceil(bytes_ / unit) * unit
 
 
 def round_time(seconds: float) -> int:
-    """Seconds rounded up to 10 minutes, above 3 hours to half hours, above a day to hours."""
+    """Round seconds up to 10 minutes, above 3 hours to half hours, above a day to hours."""
     unit = 600 if seconds <= 3 * 3600 else 1800 if seconds <= 86400 else 3600
     return math.ceil(seconds / unit) * unit
 
 
 def option_to_type(facts: RunFacts, option: str, value: int | str) -> str:
-    """What to type next time: an option of ours, or for a job of another kind a line of its script."""
+    """Return an option of allranks, or for an external job a line of its script."""
     ours = facts.kind == "run"
     if option == "memory":
         mebibytes = int(value) // MIB
@@ -68,19 +68,19 @@ def option_to_type(facts: RunFacts, option: str, value: int | str) -> str:
 
 
 def train_config(facts: RunFacts, **values: float | str) -> str:
-    """What to write where a Trainer trains; empty without one."""
+    """Return the TrainConfig to write; empty without a Trainer."""
     words = ", ".join(f"{name}={value!r}" for name, value in values.items())
     return f"TrainConfig({words})" if facts.settings and words else ""
 
 
 def integer_setting(facts: RunFacts, name: str) -> int | None:
-    """A setting of the Trainer; None where it is not set."""
+    """Return an integer setting of the Trainer; None where it is not set."""
     text = facts.settings.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 def time_setting(facts: RunFacts, name: str) -> int | None:
-    """A setting that is a time, in seconds; None where it is not set."""
+    """Return a time setting of the Trainer in seconds; None where it is not set."""
     try:
         return parse_time(facts.settings[name])
     except (KeyError, UsageError):
@@ -88,12 +88,12 @@ def time_setting(facts: RunFacts, name: str) -> int | None:
 
 
 def round_down(count: int) -> int:
-    """Down to one digit: ``347`` is 300."""
+    """Round down to one digit: ``347`` becomes 300."""
     unit = int(10 ** (len(str(count)) - 1))
     return max(count // unit * unit, 1)
 
 
 def short_time(seconds: int) -> str:
-    """``40m``, ``2h``, ``3h30m``; a minute at least."""
+    """Format seconds: ``40m``, ``2h``, ``3h30m``; at least a minute."""
     hours, minutes = divmod(max(seconds // 60, 1), 60)
     return (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes or not hours else "")

@@ -34,7 +34,7 @@ GPU_MEMORY_OUT = ("CUDA out of memory", "HIP out of memory", "OutOfMemoryError")
 
 
 def failure(facts: RunFacts) -> Advice | None:
-    """What ended the run, when something did."""
+    """Explain the failure that ended the run."""
     if not _failed(facts):
         return None
     error = facts.error
@@ -55,14 +55,14 @@ def failure(facts: RunFacts) -> Advice | None:
 
 
 def _killed(facts: RunFacts) -> Advice:
-    """Nothing was written at its end, so what its ranks said last is all there is."""
+    """Explain a kill from outside, of which only the last log lines are left."""
     known = f", {span(facts.seconds)} after it began or later" if facts.seconds else ""
     text = f"It was killed from outside{known}: {KILLS}."
     return Advice("failed", "error", text, f"allranks logs {facts.id}")
 
 
 def _who(facts: RunFacts) -> str:
-    """Of an array as a whole its failed tasks."""
+    """Return the subject of the sentence; for an array as a whole its failed tasks."""
     failed = [task for task, state in facts.tasks.items() if state in FAILED]
     if facts.task or not failed:
         return "It"
@@ -70,7 +70,7 @@ def _who(facts: RunFacts) -> str:
 
 
 def diverged(facts: RunFacts) -> Advice | None:
-    """A loss that became NaN or infinite and stayed so: all that came after it is worth nothing."""
+    """Report a loss that became NaN or infinite and stayed so."""
     if not facts.diverged:
         return None
     name, since = next(iter(facts.diverged.items()))
@@ -88,7 +88,7 @@ def diverged(facts: RunFacts) -> Advice | None:
 
 
 def _stability_hint(facts: RunFacts) -> str:
-    """What to try against it."""
+    """Return what to try against a diverging loss."""
     half = ", bf16 in place of fp16" if facts.settings.get("precision") == "fp16" else ""
     text = f"Try a lower learning rate, a warm-up, clipped gradients{half}, or look at the data."
     if facts.settings:
@@ -97,7 +97,7 @@ def _stability_hint(facts: RunFacts) -> str:
 
 
 def gpu_memory_out(facts: RunFacts) -> Advice | None:
-    """A GPU whose memory was full."""
+    """Advise on a GPU that ran out of memory."""
     if facts.error is None or not _failed(facts):
         return None
     if not any(sign in facts.error.traceback for sign in GPU_MEMORY_OUT):
@@ -118,7 +118,7 @@ def gpu_memory_out(facts: RunFacts) -> Advice | None:
 
 
 def resume(facts: RunFacts) -> Advice | None:
-    """A run that saved itself and left before its training had ended."""
+    """Advise to resume a run that saved a checkpoint and exited before the end of its training."""
     if facts.kind != "run" or facts.state != "interrupted":
         return None
     how_far = f" at step {facts.step:,}" if facts.step else ""
@@ -128,7 +128,7 @@ def resume(facts: RunFacts) -> Advice | None:
 
 
 def time_limit(facts: RunFacts) -> Advice | None:
-    """A time limit that was too long, or nearly too short, or too short."""
+    """Advise on a time limit that was too long, nearly too short, or too short."""
     limit = facts.asked.time_limit
     if facts.state == "timeout":
         return _timed_out(facts, limit)
@@ -169,7 +169,7 @@ def _timed_out(facts: RunFacts, limit: int | None) -> Advice:
 
 
 def lost_work(facts: RunFacts) -> Advice | None:
-    """Steps that were done twice, since the checkpoint before them was old."""
+    """Advise on steps that were done twice, because the last checkpoint was old."""
     losers = [life for life in facts.attempts if life.lost_steps > 0]
     seconds = sum(_lost_seconds(life) for life in losers)
     if seconds < LOST_LEAST or seconds < LOST * facts.seconds:
@@ -191,7 +191,7 @@ def _lost_seconds(life: AttemptFacts) -> float:
 
 
 def too_short(facts: RunFacts) -> Advice | None:
-    """Why there is no advice on how it used what it had."""
+    """Explain why there is no advice on the use of resources."""
     used = facts.used
     if used.source == "" or facts.mixed or not facts.ended:
         return None
@@ -200,12 +200,12 @@ def too_short(facts: RunFacts) -> Advice | None:
 
 
 def _failed(facts: RunFacts) -> bool:
-    """Not of a run that was cancelled, saved itself or goes on: ranks that end then are no news."""
+    """Return whether the run failed; ranks that end in a cancelled or requeued run do not count."""
     return facts.state in FAILED or (facts.state == "unknown" and facts.error is not None)
 
 
 def _frequent_saves(facts: RunFacts) -> dict[str, int | str]:
-    """To save twice as often as now: half of the steps from one checkpoint to the next, or of those lost."""
+    """Return settings that save twice as often: half of the steps between checkpoints, or of those lost."""
     lost = max(life.lost_steps for life in facts.attempts)
     steps = min(lost, integer_setting(facts, "checkpoint_every_steps") or lost)
     if steps >= 4:

@@ -30,7 +30,7 @@ CAPPED = 0.9
 
 
 def idle_gpus(facts: RunFacts) -> Advice | None:
-    """GPUs that did nothing at all."""
+    """Advise on GPUs that did nothing at all."""
     judged = _judged_gpus(facts)
     idle = [gpu for gpu in judged if _was_idle(gpu)]
     if not idle:
@@ -66,13 +66,13 @@ def idle_gpus(facts: RunFacts) -> Advice | None:
 
 
 def _most_at_work(gpus: Sequence[GpuUsed]) -> int:
-    """On the node with most of them."""
+    """Return the number of busy GPUs on the node that has most of them."""
     hosts = [gpu.host for gpu in gpus if not _was_idle(gpu)]
     return max(map(hosts.count, hosts))
 
 
 def gpu_use(facts: RunFacts) -> Advice | None:
-    """GPUs that waited, where nothing else tells why."""
+    """Advise on low GPU use that nothing else explains."""
     use = facts.used.gpu_use
     judged = _judged_gpus(facts)
     if use is None or not judged or use >= GPU_LOW or any(_was_idle(gpu) for gpu in judged):
@@ -85,7 +85,7 @@ def gpu_use(facts: RunFacts) -> Advice | None:
 
 
 def gpu_memory(facts: RunFacts) -> Advice | None:
-    """GPU memory that a larger batch could use."""
+    """Advise on GPU memory that a larger batch could use."""
     share = facts.used.gpu_memory
     mfu = facts.typical.get("mfu")
     if share is None or share >= GPU_MEMORY_FREE or (mfu is not None and mfu >= MFU_GOOD):
@@ -100,7 +100,7 @@ def gpu_memory(facts: RunFacts) -> Advice | None:
 
 
 def hot_gpus(facts: RunFacts) -> Advice | None:
-    """GPUs so hot that they slow down."""
+    """Advise on GPUs so hot that they slow down."""
     hot = [gpu for gpu in facts.used.gpus if (gpu.temperature or 0) >= HOT]
     if not hot:
         return None
@@ -115,7 +115,7 @@ def hot_gpus(facts: RunFacts) -> Advice | None:
 
 
 def capped_gpus(facts: RunFacts) -> Advice | None:
-    """GPUs with a lower power limit than their like."""
+    """Advise on GPUs with a lower power limit than the others."""
     limits = [gpu.power_limit for gpu in facts.used.gpus if gpu.power_limit]
     if len(limits) < 2:
         return None
@@ -142,7 +142,7 @@ def _was_idle(gpu: GpuUsed) -> bool:
 
 
 def _exclude_hosts(facts: RunFacts, hosts: list[str]) -> str:
-    """Of a few nodes; a whole cluster cannot be excluded."""
+    """Return the option that excludes a few nodes; empty for many."""
     on_slurm = facts.scheduler == "slurm" and 0 < len(hosts) < 4
     return option_to_type(facts, "exclude", ",".join(hosts)) if on_slurm else ""
 
@@ -173,7 +173,7 @@ LONG_ENOUGH = 1800.0
 
 
 def cpus(facts: RunFacts) -> Advice | None:
-    """CPUs asked for and not used."""
+    """Advise on CPUs that were requested and not used."""
     asked, used = facts.asked, facts.used
     if asked.exclusive or not asked.cpus_per_node or used.cpus is None or not may_reduce(facts):
         return None
@@ -199,7 +199,7 @@ def cpus(facts: RunFacts) -> Advice | None:
 
 
 def cpus_short(facts: RunFacts) -> Advice | None:
-    """All CPUs busy while the ranks wait for data."""
+    """Advise on CPUs that are all busy while the ranks wait for data."""
     asked, used = facts.asked, facts.used
     data = facts.share("data")
     if not asked.cpus_per_node or used.cpus_high is None or data is None:
@@ -221,7 +221,7 @@ def cpus_short(facts: RunFacts) -> Advice | None:
 
 
 def memory(facts: RunFacts) -> Advice | None:
-    """Memory that ran out, is near its limit, or far below it."""
+    """Advise on memory that ran out, is near its limit, or far below it."""
     if facts.state == "out of memory":
         return memory_out(facts)
     limit = facts.asked.memory_per_node or facts.used.memory_limit
@@ -234,7 +234,7 @@ def memory(facts: RunFacts) -> Advice | None:
 
 
 def memory_out(facts: RunFacts) -> Advice:
-    """The job was killed for it."""
+    """Advise on a job that was killed for its memory."""
     limit = facts.asked.memory_per_node or facts.used.memory_limit
     what = f"more than its {size(limit)} per node" if limit else "more memory than it had"
     way, command = _more_memory(facts, limit * MEMORY_AFTER_OUT if limit else None)
@@ -267,7 +267,7 @@ def _memory_to_spare(facts: RunFacts, held: int) -> Advice | None:
 
 
 def _more_memory(facts: RunFacts, wanted: float | None) -> tuple[str, str]:
-    """What helps, in words and to type: a node gives no more than it has."""
+    """Return what helps, in words and as an option; a node cannot give more than it has."""
     asked, total = facts.asked, facts.used.memory_total
     fewer = "use fewer loader workers, or start fewer ranks on each node"
     if facts.scheduler != "slurm":
@@ -279,7 +279,7 @@ def _more_memory(facts: RunFacts, wanted: float | None) -> tuple[str, str]:
 
 
 def may_reduce(facts: RunFacts) -> bool:
-    """Whether less can be advised: the end of a run often needs more than its beginning."""
+    """Return whether less can be advised: the end of a run often needs more than its beginning."""
     if facts.state == "completed":
         return True
     return facts.used.source == "samples" and facts.used.seconds >= LONG_ENOUGH

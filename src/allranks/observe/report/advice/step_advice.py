@@ -31,7 +31,7 @@ MOST_WORKERS = 16
 
 
 def data(facts: RunFacts) -> Advice | None:
-    """Ranks that wait for data."""
+    """Advise on ranks that wait for data."""
     share = facts.share("data")
     if share is None or share < DATA_WAIT:
         return None
@@ -49,7 +49,7 @@ def data(facts: RunFacts) -> Advice | None:
 
 
 def communication(facts: RunFacts) -> Advice | None:
-    """Ranks that wait for the network rather than for a slow rank."""
+    """Advise on ranks that wait for the network rather than for a slow rank."""
     share = facts.share("communication")
     ranks, nodes = facts.asked.ranks or 1, facts.asked.nodes or 1
     if share is None or share < COMMUNICATION or ranks < 2 or facts.slow:
@@ -67,7 +67,7 @@ def communication(facts: RunFacts) -> Advice | None:
 
 
 def checkpoints(facts: RunFacts) -> Advice | None:
-    """Time that goes into saving."""
+    """Advise on the time spent on checkpoints."""
     share = facts.share("checkpoint")
     if share is None or share < CHECKPOINT:
         return None
@@ -80,7 +80,7 @@ def checkpoints(facts: RunFacts) -> Advice | None:
 
 
 def _rare_saves(facts: RunFacts, share: float) -> dict[str, int | str]:
-    """So much less often than now that it costs little; empty where nothing regular is set."""
+    """Return settings that save rarely enough to cost little; empty where no interval is set."""
     factor = math.ceil(share / CHECKPOINT_GOOD)
     counts = {
         name: number * factor
@@ -92,7 +92,7 @@ def _rare_saves(facts: RunFacts, share: float) -> dict[str, int | str]:
 
 
 def stragglers(facts: RunFacts) -> Advice | None:
-    """Ranks that the others wait for."""
+    """Advise on ranks that the others wait for."""
     slow = facts.slow
     if not slow:
         return None
@@ -119,7 +119,7 @@ def stragglers(facts: RunFacts) -> Advice | None:
 
 
 def mfu(facts: RunFacts) -> Advice | None:
-    """Little of what the GPUs can compute, where nothing else tells why."""
+    """Advise on a low MFU that nothing else explains."""
     reached = facts.typical.get("mfu")
     if reached is None or reached >= MFU_LOW:
         return None
@@ -136,7 +136,7 @@ def mfu(facts: RunFacts) -> Advice | None:
 
 
 def _half_precision(facts: RunFacts) -> str:
-    """bf16, which needs no scaling of the loss; fp16 where a GPU has no units for it."""
+    """Return bf16, which needs no loss scaling; fp16 where a GPU lacks bf16."""
     lacking = [
         gpu
         for gpu in facts.used.gpus
@@ -146,7 +146,7 @@ def _half_precision(facts: RunFacts) -> str:
 
 
 def _cpus_of_a_rank(facts: RunFacts) -> int | None:
-    """None when that is not known."""
+    """Return the CPUs of a rank; None when unknown."""
     per_node = facts.used.cpus_allowed or facts.asked.cpus_per_node
     ranks = facts.asked.ranks_per_node
     return per_node // ranks if per_node and ranks else None

@@ -11,8 +11,8 @@ from typing import Any
 ABSENT = float("nan")
 
 
-def number(value: object) -> float:
-    """A finite number, else NaN: for places in an array."""
+def number_or_nan(value: object) -> float:
+    """Return a finite number, else NaN, as arrays need it."""
     if not isinstance(value, (int, float)):
         return ABSENT
     try:
@@ -21,29 +21,29 @@ def number(value: object) -> float:
         return ABSENT
 
 
-def finite(kind: str, values: Sequence[Any]) -> array[float]:
-    """Values as an array of ``f`` or ``d``, NaN where there is no finite number."""
+def finite_array(kind: str, values: Sequence[Any]) -> array[float]:
+    """Return the values as an array of ``f`` or ``d``, NaN where there is no finite number."""
     try:
         made = array(kind, values)
         if all(map(math.isfinite, made)):
             return made
     except (TypeError, OverflowError):
         pass
-    return array(kind, [number(each) for each in values])
+    return array(kind, [number_or_nan(each) for each in values])
 
 
-def real(value: object) -> float | None:
-    """A finite number, else None."""
-    found = number(value)
+def finite_number(value: object) -> float | None:
+    """Return a finite number, else None."""
+    found = number_or_nan(value)
     return None if found != found else found
 
 
-def whole(value: object) -> int | None:
-    """A finite number without its fraction, else None."""
-    found = real(value)
+def whole_number(value: object) -> int | None:
+    """Return a finite number without its fraction, else None."""
+    found = finite_number(value)
     return None if found is None else int(found)
 
 
-def seconds(moment: datetime | None) -> float | None:
-    """Since 1970; a time without a zone is a local one."""
+def unix_seconds(moment: datetime | None) -> float | None:
+    """Return seconds since 1970; a time without a zone is local."""
     return moment.timestamp() if moment else None

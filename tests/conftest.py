@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,24 @@ def clean_env(tmp_path: Path) -> dict[str, str]:
     env["HF_HOME"] = str(tmp_path / "huggingface")
     env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     return env
+
+
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Forget what this process remembers of signals, its run folder and its fits; called, do so again."""
+
+    def forget() -> None:
+        for module, name, value in (
+            ("runtime.preemption.deadline", "_shared", None),
+            ("train.folder", "_own", {}),
+            ("train.folder", "_fits", {}),
+            ("integrations.tensorflow.keras_backup", "_calls", itertools.count(1)),
+        ):
+            if found := sys.modules.get(f"allranks.{module}"):
+                monkeypatch.setattr(found, name, value)
+
+    forget()
+    return forget
 
 
 @pytest.fixture

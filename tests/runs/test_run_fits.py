@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,22 +16,20 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from allranks import TrainConfig, Trainer  # noqa: E402
 from allranks.runs.metrics_tables import Metrics  # noqa: E402
 from allranks.runs.progress_file import AttemptProgress  # noqa: E402
-from allranks.runtime.preemption import deadline as leaving  # noqa: E402
-from allranks.train import folder as folders  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None]
+) -> Path:
     path = tmp_path / "attempts" / "1"
     path.mkdir(parents=True)
-    monkeypatch.setattr(leaving, "_shared", None)
     monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("ALLRANKS_ATTEMPT_DIR", str(path))
-    yield path
-    folders._fits.pop(tmp_path, None)
+    return path
 
 
 class Look(Callback):

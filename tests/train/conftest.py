@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 
 @pytest.fixture
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None]
+) -> None:
     """The test's run folder is its own, and no signal is known, whatever the process did before."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("allranks.train.folder._own", {})
-    monkeypatch.setattr("allranks.runtime.preemption.deadline._shared", None)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("ALLRANKS_RUN_DIR", raising=False)
 
@@ -25,14 +25,3 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("ALLRANKS_RUN_DIR", str(folder))
     return folder
-
-
-@pytest.fixture
-def new_process(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Forget how many fits there were, as a new process does."""
-
-    def forget() -> None:
-        monkeypatch.setattr("allranks.train.folder._fits", {})
-
-    forget()
-    return forget

@@ -172,9 +172,8 @@ def test_a_rank_that_fails_to_compile_still_meets_the_others(
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None]) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("allranks.train.folder._own", {})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.delenv("ALLRANKS_RUN_DIR", raising=False)

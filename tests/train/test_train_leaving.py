@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from trainer_rig import line, points, quiet  # noqa: E402
 
 from allranks import Trainer, prepare  # noqa: E402
 from allranks.errors import AllranksError, Interrupted  # noqa: E402
-from allranks.runtime.preemption import deadline as leaving  # noqa: E402
 from allranks.runtime.preemption.signal_flags import STOP_SIGNALS  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
 
@@ -30,7 +30,6 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An attempt as a job script makes it; the handlers are put back after the test."""
     folder = tmp_path / "run" / "attempts" / "1"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(leaving, "_shared", None)
     monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("ALLRANKS_ATTEMPT_DIR", str(folder))
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
@@ -97,13 +96,15 @@ def test_it_saves_the_step_and_leaves(number: int, attempt: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_what_was_interrupted_goes_on_to_the_same_end(attempt: Path) -> None:
+def test_what_was_interrupted_goes_on_to_the_same_end(
+    attempt: Path, new_process: Callable[[], None]
+) -> None:
     whole = Trainer(*line(), quiet(epochs=30, checkpoint=False))
     whole.fit(data())
     first = trainer(Tell(step=17), epochs=30)
     with pytest.raises(Interrupted):
         first.fit(data())
-    leaving._shared = None  # as in the process of the next attempt
+    new_process()
     again = trainer(epochs=30, resume=str(latest(first)))
     model, _ = again.fit(data())
     assert again.state.first_step == first.step
@@ -112,7 +113,9 @@ def test_what_was_interrupted_goes_on_to_the_same_end(attempt: Path) -> None:
         assert torch.equal(one, other)
 
 
-def test_a_long_validation_is_broken_off_and_made_again(attempt: Path) -> None:
+def test_a_long_validation_is_broken_off_and_made_again(
+    attempt: Path, new_process: Callable[[], None]
+) -> None:
     class Slow(torch.utils.data.Dataset):  # type: ignore[misc]
         def __len__(self) -> int:
             return 200
@@ -127,7 +130,7 @@ def test_a_long_validation_is_broken_off_and_made_again(attempt: Path) -> None:
         made.fit(data(), DataLoader(Slow(), batch_size=1))
     assert tell.heard == ["val at 5", "val at 10"]
     assert made.step == 10
-    leaving._shared = None
+    new_process()
     tell = Tell()
     again = trainer(tell, max_steps=12, val_every_steps=5, resume=str(latest(made)))
     again.fit(data(), data())
@@ -136,7 +139,7 @@ def test_a_long_validation_is_broken_off_and_made_again(attempt: Path) -> None:
 
 def test_a_save_that_fails_is_a_failure(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer(Tell(step=3), epochs=1000)
-    monkeypatch.setattr("allranks.train.checkpoint.store.CheckpointStore.free", lambda self: 0)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
     with pytest.raises(
         AllranksError, match=r"is about to end \(SIGUSR1\) and step \d+ was not saved"
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ def test_too_little_room_is_found_before_writing(
 ) -> None:
     model, optimizer = line()
     trainer = Trainer(model, optimizer, quiet())
-    monkeypatch.setattr(CheckpointStore, "free", lambda self: 1 << 20)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1 << 20))
     trainer.fit(DataLoader(points(), 8))
     assert "it needs 64 MiB, and" in capsys.readouterr().out
     assert CheckpointStore(trainer.folder / "checkpoints").list_saved() == []

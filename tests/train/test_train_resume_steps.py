@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from trainer_rig import line, points, quiet, untimed  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.errors import Interrupted  # noqa: E402
-from allranks.runtime.preemption import deadline as leaving  # noqa: E402
 from allranks.runtime.preemption.signal_flags import STOP_SIGNALS  # noqa: E402
 from allranks.train.callbacks import When  # noqa: E402
 
@@ -38,13 +37,13 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.fixture
-def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None]
+) -> Any:
     """``process("a")`` is a new process of the run in the folder a."""
 
     def begin(run: str) -> Path:
-        monkeypatch.setattr("allranks.train.folder._fits", {})
-        monkeypatch.setattr("allranks.train.folder._own", {})
-        monkeypatch.setattr(leaving, "_shared", None)
+        new_process()
         (tmp_path / run).mkdir(exist_ok=True)
         monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path / run))
         return tmp_path / run

@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -221,16 +222,15 @@ WAYS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", WAYS, ids=lambda fields: "+".join(fields) or "plain")
 def test_marked_steps_give_the_same_bits(
-    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None]
 ) -> None:
     monkeypatch.setitem(SECONDS, "cpu", 0.0)
-    monkeypatch.setattr("allranks.train.folder._own", {})
     marked: list[str] = []
     end = Marks.end
     monkeypatch.setattr(Marks, "end", lambda self, phase: (marked.append(phase), end(self, phase)))
     timed = mixed_training(**fields)
     assert marked.count("optimizer") >= timed.step - 2  # all but the first two
-    monkeypatch.setattr("allranks.train.folder._own", {})
+    new_process()
     monkeypatch.setenv("ALLRANKS_TIMING", "off")
     marked.clear()
     plain = mixed_training(**fields)
@@ -245,11 +245,11 @@ def flops_of(trainer: Any) -> float:
 
 @pytest.mark.parametrize("fields", [{}, {"precision": "bf16"}, {"accumulate": 4}])
 def test_counting_operations_changes_no_bit(
-    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], new_process: Callable[[], None]
 ) -> None:
     counted = mixed_training(peak_flops=1e12, **fields)
     assert flops_of(counted) > 0
-    monkeypatch.setattr("allranks.train.folder._own", {})
+    new_process()
     plain = mixed_training(**fields)
     assert "mfu" not in train_lines(plain)[-1]
     assert same_bits(counted, plain)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,6 @@ import pytest
 from allranks.errors import MissingDependencyError, UsageError, WorldError
 from allranks.integrations.tensorflow import keras_backup, keras_repairs
 from allranks.integrations.tensorflow import worker_strategy as workers
-from allranks.runtime.preemption import deadline as leaving
 from allranks.runtime.world.detection import detect
 
 
@@ -133,14 +132,14 @@ class _Model:
 
 
 @pytest.fixture
-def keras3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def keras3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None]
+) -> SimpleNamespace:
     """Enough of Keras 3 for a backup in ``tmp_path``."""
     keras = SimpleNamespace(__version__="3.9", callbacks=SimpleNamespace(Callback=object))
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(keras=keras))  # type: ignore[arg-type]
-    monkeypatch.setattr(keras_backup, "_calls", itertools.count(1))
     monkeypatch.setattr(keras_backup, "world", lambda: SimpleNamespace(size=1, is_main=True))
     monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(leaving, "_shared", None)  # signals that other tests sent are not for us
     return keras
 
 
@@ -174,11 +173,11 @@ def test_a_fit_after_one_that_was_resumed_starts_at_the_first_epoch(
 
 
 def test_every_fit_of_a_script_has_a_folder_of_its_own(
-    keras3: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keras3: SimpleNamespace, tmp_path: Path, new_process: Callable[[], None]
 ) -> None:
     _fit(_Model(), keras_backup.backup(keras=keras3, keep=True), 1)
     assert _fit(_Model(), keras_backup.backup(keras=keras3), 3, stop=1) == [0, 1]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["backup", "backup-2"]
-    monkeypatch.setattr(keras_backup, "_calls", itertools.count(1))  # the script starts again
+    new_process()
     assert _fit(_Model(), keras_backup.backup(keras=keras3, keep=True), 1) == []
     assert _fit(_Model(), keras_backup.backup(keras=keras3), 3) == [2]

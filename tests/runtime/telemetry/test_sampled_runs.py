@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -195,7 +196,7 @@ def test_every_thread_of_an_agent_leaves_signals_to_its_loop(agent_env: dict[str
 
 @pytest.mark.torch
 def test_a_trainer_that_nobody_started_samples_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None]
 ) -> None:
     import torch
 
@@ -203,7 +204,6 @@ def test_a_trainer_that_nobody_started_samples_itself(
     from allranks.train.callbacks.base import Callback
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("allranks.train.folder._own", {})
     for name in ("ALLRANKS_RUN_DIR", "ALLRANKS_ATTEMPT_DIR", "ALLRANKS_SAMPLED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

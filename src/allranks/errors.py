@@ -5,14 +5,14 @@
     ├── JobError                 2    the job contradicts itself
     ├── SiteError                2    the site cannot satisfy the job, or is not known
     ├── RunNotFoundError         2    no run of that name, folder or job id
-    ├── WorldError               3    the process cannot tell its rank, or is told two different ones
+    ├── WorldError               3    the rank of the process is unknown, or two sources contradict
     ├── MissingDependencyError   4    a package or program that the request needs is not installed
     ├── SlurmError               5    Slurm refused, or did not answer
     └── SandboxError             6    the local Slurm cluster did not start or stop
 
-    Interrupted                  75   no error: the training was saved before its end and goes on later
+    Interrupted                  75   not an error: the training saved a checkpoint and is resumed later
 
-A message says what was asked, what is there, and what to type. It never needs a traceback.
+A message has what was asked, what is there, and what to type. It needs no traceback.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunNotFoundError(AllranksError):
 
 
 class WorldError(AllranksError):
-    """The process cannot tell its rank, or is told two different ones."""
+    """The rank of the process is unknown, or two sources contradict each other."""
 
     exit_code = 3
 
@@ -75,10 +75,10 @@ class SandboxError(AllranksError):
 
 
 class Interrupted(SystemExit):
-    """The training saved itself before its job ends and leaves; the next attempt goes on from there.
+    """The training saved a checkpoint before its job ends and exits; the next attempt resumes from it.
 
-    A SystemExit: a script that does not know of it ends quietly. The code is 0 where allranks' own job
-    script looks after the rest, since launchers take any other for a crash.
+    A SystemExit: a script that does not catch it ends quietly. The code is 0 under a job script of allranks,
+    since launchers take any other for a crash.
     """
 
     EXIT_CODE = 75
@@ -91,15 +91,15 @@ class Interrupted(SystemExit):
         return self.sentence
 
 
-REPLACED = 78
-"""The exit code of a training whose run another start has taken over."""
+REPLACED_EXIT_CODE = 78
+"""The exit code of a training whose run was taken over by a later start."""
 
-NEVER_AGAIN = (2, 3, 4, REPLACED)
-"""Exit codes that mean "do not try again": a mistake that another attempt would only repeat."""
+NOT_RETRIED = (2, 3, 4, REPLACED_EXIT_CODE)
+"""Exit codes after which no attempt follows: another one would fail in the same way."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word most like this one, whatever its case."""
+    """Return the known word most similar to this one, ignoring case."""
     import difflib  # only a mistake needs it
 
     spelled = {each.lower(): each for each in known}
@@ -108,6 +108,6 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The end of a message about an unknown word: `` Did you mean 'epochs'?``, or ``otherwise``."""
+    """Return the end of a message about an unknown word: `` Did you mean 'epochs'?``, or ``otherwise``."""
     close = nearest(word, known)
     return otherwise if close is None else f" Did you mean '{close}'?"

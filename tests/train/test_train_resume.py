@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 from trainer_rig import line, points, quiet, untimed  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
-from allranks.errors import REPLACED, UsageError  # noqa: E402
+from allranks.errors import REPLACED_EXIT_CODE, UsageError  # noqa: E402
 from allranks.train.callbacks import EarlyStopping, When  # noqa: E402
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader  # noqa: E402
 from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
@@ -311,6 +311,6 @@ def test_a_training_that_was_replaced_ends(
     )  # fmt: skip
     with pytest.raises(SystemExit) as end:
         Trainer(model, optimizer, config).fit(DataLoader(points(), batch_size=4))
-    assert end.value.code == REPLACED
+    assert end.value.code == REPLACED_EXIT_CODE
     assert [saved.step for saved in store.list_saved()] == [4]
     assert "another one took over" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Numbers and texts as people read them, the same in every view: few digits, a unit, nothing that plays tricks."""
+"""Format numbers and texts for people, the same in every view: few digits, a unit, no control characters."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _SIZES = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10
 
 
 def clean(text: str) -> str:
-    """One line without what moves a cursor, colours or reverses: names and logs are other people's text."""
+    """Return one line without control characters, colours and text direction: names and logs are untrusted."""
     return _UNSEEN.sub("", _ESCAPES.sub("", text.replace("\t", "    ")))
 
 
 def one_line(text: str) -> str:
-    """The words of a text of any form, for a heading, a cell of a table or the middle of a sentence."""
+    """Return a text as one line, for a heading, a cell of a table or the middle of a sentence."""
     return clean(" ".join(text.split())).strip()
 
 
 def clean_lines(text: str) -> str:
-    """A text in its lines, each of them clean."""
+    """Return a text with each of its lines cleaned."""
     return "\n".join(map(clean, text.split("\n")))
 
 
 def clock(seconds: float) -> str:
-    """A time that runs: ``1:02:03``; with days from two days on: ``3d 04:05:06``."""
+    """Format a running time: ``1:02:03``; with days from two days on: ``3d 04:05:06``."""
     if not math.isfinite(seconds):
         return ""
     minutes, second = divmod(max(int(seconds), 0), 60)
@@ -40,7 +40,7 @@ def clock(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time in words: ``45 s``, ``2 min 30 s``, ``12 min``, ``2 h 05 min``, ``3 d 4 h``."""
+    """Format a duration: ``45 s``, ``2 min 30 s``, ``12 min``, ``2 h 05 min``, ``3 d 4 h``."""
     if not math.isfinite(seconds):
         return ""
     if seconds < 119.5:
@@ -59,7 +59,7 @@ def span(seconds: float) -> str:
 
 
 def step_time(seconds: float | None) -> str:
-    """A time of a step: ``1.24 s``, ``213 ms``, ``62 µs``; from ten minutes on in words."""
+    """Format the time of a step: ``1.24 s``, ``213 ms``, ``62 µs``; from ten minutes on as a duration."""
     if seconds is None or not math.isfinite(seconds):
         return ""
     if seconds >= 599.5:
@@ -71,7 +71,7 @@ def step_time(seconds: float | None) -> str:
 
 
 def amount(number: float) -> str:
-    """A count or a rate: ``640``, ``12.3k``, ``1.25M``."""
+    """Format a count or a rate: ``640``, ``12.3k``, ``1.25M``."""
     if not math.isfinite(number):
         return _beyond(number)
     for factor, unit in _COUNTS:
@@ -81,17 +81,17 @@ def amount(number: float) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes: ``61.2 GiB``, ``640 MiB``."""
+    """Format bytes: ``61.2 GiB``, ``640 MiB``."""
     return _in_units(count, _SIZES, " ")
 
 
 def rate(per_second: float | None, gap: str = " ") -> str:
-    """Bytes a second, in powers of ten as links and disks are sold: ``2.13 GB/s``."""
+    """Format bytes per second, in powers of ten as networks and disks are sold: ``2.13 GB/s``."""
     return _in_units(per_second, _RATES, gap)
 
 
 def _in_units(number: float | None, units: Sequence[tuple[float, str]], gap: str) -> str:
-    """In the largest unit that it fills; in whole ones of the smallest."""
+    """Format a number in the largest unit that it reaches; in whole numbers of the smallest."""
     if number is None or not math.isfinite(number):
         return ""
     for factor, unit in units[:-1]:
@@ -101,7 +101,7 @@ def _in_units(number: float | None, units: Sequence[tuple[float, str]], gap: str
 
 
 def percent(share: float | None, gap: str = " ") -> str:
-    """``34 %``; ``<1 %`` for a little that is not nothing, and 100 only where nothing is left."""
+    """Format a share: ``34 %``; ``<1 %`` for little but not nothing, and 100 only for all of it."""
     if share is None or not math.isfinite(share):
         return ""
     if 0 < share < 0.005:
@@ -110,7 +110,7 @@ def percent(share: float | None, gap: str = " ") -> str:
 
 
 def value(number: float) -> str:
-    """A metric: ``0.4312``, ``2.97e-04``, ``NaN``."""
+    """Format a metric: ``0.4312``, ``2.97e-04``, ``NaN``."""
     if not math.isfinite(number):
         return _beyond(number)
     if number == 0:
@@ -123,12 +123,12 @@ def value(number: float) -> str:
 
 
 def _beyond(number: float) -> str:
-    """What is no finite number: ``NaN``, ``inf``, ``-inf``."""
+    """Format a number that is not finite: ``NaN``, ``inf``, ``-inf``."""
     return "NaN" if math.isnan(number) else f"{number:g}"
 
 
 def three(number: float) -> str:
-    """Three digits at most are all that can be read: ``412``, ``13.7``, ``0.31``, ``2``, ``0.004``."""
+    """Format a number with at most three digits: ``412``, ``13.7``, ``0.31``, ``2``, ``0.004``."""
     if abs(number) >= 99.95:
         return f"{number:.0f}"
     if abs(number) < 0.00995:

@@ -1,4 +1,4 @@
-"""JSON as people write it: comments, a comma before a closing bracket, Python's True and None.
+"""Read JSON as people write it: comments, a comma before a closing bracket, Python's True and None.
 
 Everything that is not JSON is overwritten in place by as many blanks (or by a word of the same length),
 so that the standard reader does the reading and every line and column of an error is the file's own.
@@ -32,14 +32,14 @@ _SHOWN = 70
 
 @dataclass(frozen=True)
 class Correction:
-    """Something that is not JSON, and was read all the same."""
+    """Something that is not valid JSON but was accepted."""
 
     line: int
     what: str
 
 
 class LenientJSONError(UsageError):
-    """Text that cannot be read as JSON, however kindly."""
+    """Text that cannot be read as JSON, even leniently."""
 
     def __init__(self, why: str, line: int, column: int, shown: str, under: int) -> None:
         self.why, self.line, self.column = why, line, column
@@ -48,13 +48,13 @@ class LenientJSONError(UsageError):
 
 
 def read_lenient(text: str) -> tuple[Any, list[Correction]]:
-    """The value, and what had to be corrected: nothing for text that is JSON already."""
+    """Return the value, and what had to be corrected: nothing for valid JSON."""
     strict, corrections = strict_text(text)
     return _read(strict, text), corrections
 
 
 def strict_text(text: str) -> tuple[str, list[Correction]]:
-    """The text with what is not JSON blanked out, line for line; JSON comes back as it is."""
+    """Return the text as valid JSON, line for line; valid JSON is returned unchanged."""
     if _is_json(text):
         return text, []
     parts: list[str] = []
@@ -80,7 +80,7 @@ _Change = tuple[int, int, str, Correction]
 
 
 def _changes(text: str) -> Iterator[_Change]:
-    """What to overwrite, in the order of the text."""
+    """Return what to overwrite, in the order of the text."""
     begin = len(_MARK) if text.startswith(_MARK) else 0
     if begin:
         yield 0, begin, " ", Correction(1, "a byte order mark at the start of the file")
@@ -111,7 +111,7 @@ def _changes(text: str) -> Iterator[_Change]:
 
 
 def _tokens(text: str, begin: int) -> Iterator[tuple[re.Match[str], int]]:
-    """Each token with the number of its line."""
+    """Yield each token with its line number."""
     line, counted = 1, 0
     for match in _TOKEN.finditer(text, begin):
         line += text.count("\n", counted, match.start())
@@ -131,7 +131,7 @@ def _blank(text: str) -> str:
 
 
 def _closed(string: str) -> bool:
-    """Whether the last quote ends the string: it is not the first, and not an escaped one."""
+    """Return whether the last quote ends the string: it is not the first, and not an escaped one."""
     if len(string) < 2 or not string.endswith('"'):
         return False
     inner = string[1:-1]
@@ -150,7 +150,7 @@ def _read(strict: str, text: str) -> Any:
 
 
 def _reason(message: str) -> str:
-    """The standard reader's words, in lower case as the middle of a sentence."""
+    """Return the message of the standard parser, in lower case for the middle of a sentence."""
     return message[:1].lower() + message[1:]
 
 

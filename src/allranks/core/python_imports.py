@@ -1,4 +1,4 @@
-"""What a Python script imports, read by `ast` without running it.
+"""Find what a Python script imports, by `ast`, without running it.
 
 Used to tell the framework (which extra variables a rank needs) and what the agent may import once
 before it forks the ranks. A script that cannot be parsed imports nothing: it will say so itself
@@ -52,7 +52,7 @@ _BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ImportScan:
-    """What was found."""
+    """The imports of a script."""
 
     modules: frozenset[str]
     """Dotted names as written: ``torch.distributed``, ``horovod.torch``."""
@@ -65,7 +65,7 @@ class ImportScan:
 
 
 def scan(path: str | Path) -> ImportScan:
-    """The imports of a script and of the modules that lie beside it."""
+    """Return the imports of a script and of the modules beside it."""
     script = Path(path)
     if not script.exists():
         raise UsageError(f"There is no script {script}.")
@@ -75,7 +75,7 @@ def scan(path: str | Path) -> ImportScan:
 
 
 def _collect(script: Path) -> tuple[set[str], tuple[Path, ...]]:
-    """Names imported by the script and, through it, by local files; bounded, each file once."""
+    """Collect the names imported by the script and by the local files it imports, each file once."""
     found: set[str] = set()
     files: list[Path] = []
     queue, seen = [script], {script.resolve()}
@@ -133,7 +133,7 @@ def _for_type_checkers(test: ast.expr) -> bool:
 
 
 def _local(root: Path, here: Path, name: str) -> Iterator[Path]:
-    """The files a name may stand for: beside the script; a relative one beside its module."""
+    """Return the files that an import may name: beside the script; a relative one beside its module."""
     level = len(name) - len(name.lstrip("."))
     folder = root
     if level:

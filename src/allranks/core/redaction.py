@@ -1,4 +1,4 @@
-"""An environment without its secrets, fit to be written into a run folder.
+"""Remove secrets from environments, command lines and texts, before they are written to a run folder.
 
 A run folder gets copied, zipped and mailed. Names that speak of secrets lose their value, addresses
 lose their password, and a value that looks like a known kind of token goes whatever its name.
@@ -53,12 +53,12 @@ _OURS = re.compile(r"ALLRANKS_(?!.*(KEY|TOKEN|SECRET|PASS))")
 
 
 def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy with every secret replaced by ``[redacted]``, in the order of the names."""
+    """Return a copy with every secret replaced by ``[redacted]``, sorted by name."""
     return {name: _redact(name, value) for name, value in sorted(environment.items())}
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """Whether a variable must not be written into a job script.
+    """Return whether a variable must not be written into a job script.
 
     Stricter than the redaction of a dump, where one word too many does no harm: a script without a
     variable that it needs does not run.
@@ -67,7 +67,7 @@ def holds_secret(name: str, value: str) -> bool:
 
 
 def redact_words(words: Iterable[str]) -> list[str]:
-    """A command line fit to be written down.
+    """Return a command line without its secrets.
 
     The value of an option (``--password x``, ``--password=x``) or of ``NAME=value`` by its name, the rest
     by look.
@@ -96,7 +96,7 @@ def _speaks_of_secret(option: str) -> bool:
 
 
 def redact_text(text: str) -> str:
-    """Text with the addresses' passwords and all known kinds of tokens replaced."""
+    """Return text without passwords in URLs and known kinds of tokens."""
     text = _USERINFO.sub(rf"\g<scheme>{REDACTED}@", text)
     text = _QUERY.sub(rf"\g<1>{REDACTED}", text)
     return _VALUES.sub(REDACTED, text)

@@ -1,4 +1,4 @@
-"""Words of a shell command.
+"""Quote and join the words of a shell command.
 
 A plain ``str`` is data: it reaches the program exactly as it is, whatever it holds. ``Raw`` is shell
 text that we wrote ourselves (``"$MASTER_ADDR"``), rendered as it stands. Nothing that a user typed
@@ -24,7 +24,7 @@ Words = Sequence[Word]
 
 
 def quote(word: Word) -> str:
-    """The word as it must stand in a script."""
+    """Return the word quoted for a script."""
     if isinstance(word, Raw):
         return str(word)
     if "\0" in word:
@@ -33,11 +33,11 @@ def quote(word: Word) -> str:
 
 
 def join(words: Iterable[Word]) -> str:
-    """The command on one line."""
+    """Return the command on one line."""
     return " ".join(quote(word) for word in words)
 
 
 def fold(groups: Iterable[Iterable[Word]], indent: str = "  ") -> str:
-    """The command with one group of words a line, continued by backslashes."""
+    """Return the command with one group of words per line, continued by backslashes."""
     lines = [text for group in groups if (text := join(group))]
     return f" \\\n{indent}".join(lines)

@@ -1,4 +1,4 @@
-"""Times, memory and GPUs as people write them, and as Slurm wants them."""
+"""Parse times, memory and GPUs as people write them, and format them for Slurm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEBIBYTES = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}
 
 
 def parse_time(text: str) -> int:
-    """Seconds in a time: ``2h``, ``90m``, ``1d12h``, and Slurm's ``15``, ``12:00:00``, ``0-03:00``.
+    """Return the seconds in a time: ``2h``, ``90m``, ``1d12h``, and Slurm's ``15``, ``12:00:00``, ``0-03:00``.
 
     A bare number is minutes, ``MM:SS`` is minutes and seconds, and after a day count the first number
     is hours: Slurm's own rules.
@@ -39,7 +39,7 @@ def parse_time(text: str) -> int:
 
 
 def format_time(seconds: int) -> str:
-    """Slurm's ``D-HH:MM:SS``, without the days when there are none."""
+    """Return Slurm's ``D-HH:MM:SS``, without the days when there are none."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -47,7 +47,7 @@ def format_time(seconds: int) -> str:
 
 
 def parse_memory(text: str) -> int:
-    """Mebibytes in a memory size: ``64G``, ``4000``, ``1.5T``, ``512MB``. Bare numbers are mebibytes."""
+    """Return the mebibytes in a memory size: ``64G``, ``4000``, ``1.5T``, ``512MB``. Bare numbers are mebibytes."""
     if match := _MEMORY.match(str(text).strip()):
         return math.ceil(
             float(match[1]) * _MEBIBYTES[match[2].lower()]
@@ -56,20 +56,20 @@ def parse_memory(text: str) -> int:
 
 
 def format_memory(mebibytes: int) -> str:
-    """Slurm's spelling: ``64G`` where it is whole, else ``65000M``."""
+    """Return Slurm's spelling: ``64G`` where it is whole, else ``65000M``."""
     return f"{mebibytes // 1024}G" if mebibytes and mebibytes % 1024 == 0 else f"{mebibytes}M"
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """A number of GPUs, perhaps of one type: ``4``, ``A100:4``."""
+    """A number of GPUs, with an optional type: ``4``, ``A100:4``."""
 
     count: int
     type: str | None = None
 
     @classmethod
     def parse(cls, text: str | int | Gpus) -> Gpus:
-        """``4``, ``A100:4``, ``gpu:4`` or ``gpu:A100:4``."""
+        """Parse ``4``, ``A100:4``, ``gpu:4`` or ``gpu:A100:4``."""
         if isinstance(text, Gpus):
             return text
         if match := _GPUS.fullmatch(str(text).strip()):

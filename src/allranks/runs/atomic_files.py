@@ -14,12 +14,12 @@ from typing import Any
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put the text there in one step: a reader sees the old file or the new one, never a part."""
+    """Write a file atomically: a reader sees the old content or the new one, never a part."""
     write_bytes(path, text.encode("utf-8", "surrogateescape"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """As write_text. The temporary file lies beside it: a rename must not cross file systems."""
+    """Write a file as write_text does. The temporary file is beside it: a rename cannot cross file systems."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -33,7 +33,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def put_text(path: Path, text: str) -> None:
-    """Where a user wants it: as write_text, but a link is followed, and a pipe or device written into."""
+    """Write a file that a user named: as write_text, but links are followed and pipes and devices written into."""
     try:
         regular = stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -45,25 +45,25 @@ def put_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A JSON object, indented: people read these files too."""
+    """Write a JSON object, indented: people read these files too."""
     write_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is such a file or folder; what others keep to themselves is not there."""
+    """Return whether a file or folder exists; one without permission to read does not."""
     try:
         path.stat()
     except ValueError:
         return False
     except OSError as error:
-        if error.errno in (errno.EIO, errno.ESTALE):  # a file system that is away tells nothing
+        if error.errno in (errno.EIO, errno.ESTALE):  # a file system that is not mounted just now
             raise
         return False
     return True
 
 
 def open_file(path: Path) -> int:
-    """Open for reading. What is no regular file is refused: a pipe would be waited for for ever."""
+    """Open a regular file for reading; anything else is refused, as opening a pipe may block for ever."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -72,13 +72,13 @@ def open_file(path: Path) -> int:
 
 
 def read_bytes(path: Path) -> bytes:
-    """All of a regular file; OSError otherwise."""
+    """Return the content of a regular file; OSError otherwise."""
     with open(open_file(path), "rb") as file:
         return file.read()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in the file; empty when it is missing, half-written or something else."""
+    """Return the object in a JSON file; empty when it is missing, half-written or not an object."""
     try:
         content = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError):
@@ -87,12 +87,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time as the run folder writes it: UTC, ISO 8601, microseconds, ``Z``."""
+    """Return the time as run folders have it: UTC, ISO 8601, microseconds, ``Z``."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_stamp(text: object) -> datetime | None:
-    """The time of a stamp, or None; without a zone it is UTC. Python 3.10 does not read a ``Z``."""
+    """Parse a time stamp, or return None; without a zone it is UTC. Python 3.10 does not parse a ``Z``."""
     if not isinstance(text, str):
         return None
     try:
@@ -103,7 +103,7 @@ def parse_stamp(text: object) -> datetime | None:
 
 
 def integer(value: object) -> int | None:
-    """The whole number in a JSON value, or None; one of more than 64 bits counts nothing of ours."""
+    """Return the integer in a JSON value, or None; also None when it has more than 64 bits."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return None
     try:
@@ -114,24 +114,24 @@ def integer(value: object) -> int | None:
 
 
 def real(value: object) -> float | None:
-    """The finite number in a JSON value, or None."""
+    """Return the finite number in a JSON value, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) < 1 << 63 else None
 
 
 def words(value: object) -> str | None:
-    """The text in a JSON value, or None."""
+    """Return the string in a JSON value, or None."""
     return value if isinstance(value, str) else None
 
 
 def strings(value: object) -> list[str]:
-    """The list of texts in a JSON value; empty when it is no list."""
+    """Return the list of strings in a JSON value; empty when it is not a list."""
     return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _umask() -> int:
-    """Read from /proc: asking the system means setting it, which other threads would notice."""
+    """Return the umask from /proc: the system call sets it too, which affects other threads."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("Umask:"):

@@ -1,6 +1,6 @@
-"""One life of a run: a submission, a requeue, a restart. Read from its folder with tolerance.
+"""One attempt of a run: a submission, a requeue, a restart.
 
-The agent writes these files on the nodes; what was killed in the middle is left out, never fatal.
+The agent writes these files on the nodes; a file that is half-written is left out, never fatal.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Failure:
 
     @property
     def error(self) -> str:
-        """What went wrong, in one line; empty when it left no word."""
+        """The error in one line; empty when it left none."""
         return error_line(self.traceback)
 
 
@@ -78,7 +78,7 @@ class Attempt:
     scheduler: str = ""
     job_id: str = ""
     restart: int = 0
-    """How often Slurm had restarted the job before this life."""
+    """How often Slurm had restarted the job before this attempt."""
     launcher: str = ""
     array_task: str = ""
     """Which task of a job array this is; empty when it is none."""
@@ -90,7 +90,7 @@ class Attempt:
     outcome: str = ""
     """finished, interrupted, failed, cancelled, timed out, preempted, node lost, killed."""
     reason: str = ""
-    """The sentence that was said at its end."""
+    """Why it ended, as a sentence."""
     next: str = ""
     """What follows: done, restart, requeue, resubmit, requeued (by Slurm itself) or stop."""
     lost_nodes: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Attempt:
 
     @classmethod
     def open(cls, path: Path) -> Attempt:
-        """Read what is there."""
+        """Read an attempt from its folder."""
         about, end = read_json(path / "attempt.json"), read_json(path / "end.json")
         return cls(
             path=path,
@@ -125,48 +125,48 @@ class Attempt:
 
     @property
     def has_successor(self) -> bool:
-        """Whether it was decided that another attempt comes after this one."""
+        """Whether another attempt follows this one."""
         return self.next in WITH_SUCCESSOR
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and nothing comes after it."""
+        """Whether it has ended and no attempt follows."""
         return bool(self.outcome) and not self.has_successor
 
     @property
     def progress(self) -> AttemptProgress | None:
-        """How far its ranks came; None when they told nothing."""
+        """The progress of its ranks; None when they recorded none."""
         return AttemptProgress.read(self.path)
 
     @property
     def interrupted(self) -> str:
-        """Why its ranks saved and left on purpose; empty when they did not."""
+        """Why its ranks saved and exited on purpose; empty when they did not."""
         return interrupted(self.path)
 
     def log_files(self) -> dict[int, Path]:
-        """The log of each rank, in the order of ranks."""
+        """Return the log of each rank, in rank order."""
         return _numbered(self.path / "ranks", "log")
 
     def ranks(self) -> list[Rank]:
-        """The ranks that began; one whose description was lost is there with its number only."""
+        """Return the ranks that started; one whose record was lost has only its number."""
         described = _numbered(self.path / "ranks", "json")
         numbers = sorted(described.keys() | self.log_files().keys())
         return [_rank(n, read_json(described[n]) if n in described else {}) for n in numbers]
 
     def failures(self) -> list[Failure]:
-        """The ranks that failed, the first in time first."""
+        """Return the ranks that failed, in order of time."""
         found = _numbered(self.path / "failures", "json").items()
         failures = [_failure(rank, read_json(path)) for rank, path in found]
         # A record without a time is a half-written one: last, yet not lost.
         return sorted(failures, key=lambda failure: (failure.time or "~", failure.rank))
 
     def first_failure(self) -> Failure | None:
-        """The failure that the others most likely follow from."""
+        """Return the failure that most likely caused the others."""
         return next(iter(self.failures()), None)
 
 
 def interrupted(attempt: Path) -> str:
-    """The sentence that the ranks left behind when they went on purpose, else nothing."""
+    """Return the reason that ranks recorded when they exited on purpose, else an empty string."""
     try:
         text = read_bytes(attempt / INTERRUPTED_FILE).decode("utf-8", "replace")
     except OSError:
@@ -175,7 +175,7 @@ def interrupted(attempt: Path) -> str:
 
 
 def _outcome(path: Path, code: int | None) -> str:
-    """In a word, where the job script left only an exit code."""
+    """Return the outcome where the job script recorded only an exit code."""
     if code is None:
         return ""
     if code == 0:
@@ -184,7 +184,7 @@ def _outcome(path: Path, code: int | None) -> str:
 
 
 def make_attempt(folder: Path, about: dict[str, Any]) -> Attempt:
-    """A new numbered folder. mkdir decides between two nodes that come at the same time."""
+    """Make a new numbered folder. mkdir decides between two nodes that do so at the same time."""
     folder.mkdir(parents=True, exist_ok=True)
     number = max(attempt_numbers(folder), default=0) + 1
     while True:
@@ -198,7 +198,7 @@ def make_attempt(folder: Path, about: dict[str, Any]) -> Attempt:
 
 
 def attempt_numbers(folder: Path) -> list[int]:
-    """The numbers of the attempts in ``attempts/``, in order."""
+    """Return the numbers of the attempts in ``attempts/``, in order."""
     try:
         return sorted(int(child.name) for child in folder.iterdir() if child.name.isdecimal())
     except OSError:
@@ -206,7 +206,7 @@ def attempt_numbers(folder: Path) -> list[int]:
 
 
 def _numbered(folder: Path, kind: str) -> dict[int, Path]:
-    """``rank-00003.log`` → 3, in order; an absent folder has none."""
+    """Return the files of ranks by number, ``rank-00003.log`` by 3, in order; none of an absent folder."""
     try:
         matches = [_RANK_FILE.match(child.name) for child in folder.iterdir()]
     except OSError:
@@ -245,7 +245,7 @@ def _failure(number: int, about: dict[str, Any]) -> Failure:
 
 
 def _text(about: dict[str, Any], key: str) -> str:
-    """A value as text; a list (CPUs, a command) is joined by spaces."""
+    """Return a value as text; a list (CPUs, a command) is joined by spaces."""
     value = about.get(key)
     if value is None:
         return ""

@@ -1,4 +1,4 @@
-"""All attempts of a run as one story: how far each came, what it kept, what moved the model forward."""
+"""The attempts of a run as a history: steps, checkpoints, and time that made progress."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ from allranks.runs.attempt import Attempt, attempt_numbers
 from allranks.runs.progress_file import AttemptProgress
 
 NOT_STARTED = ("moved away", "stopped")
-"""Outcomes of attempts that ended before a rank was started."""
+"""Outcomes of attempts that ended before any rank started."""
 
 _BEGINNING = (1, 0)
 """Fit and step before any checkpoint."""
 _OPEN = {True: "running", False: "killed", None: "unknown"}
-"""What an attempt without an end is, by whether it runs."""
+"""The outcome of an attempt without a recorded end, by whether it runs."""
 
 
 @dataclass(frozen=True)
 class AttemptSummary:
-    """One attempt in the story."""
+    """One attempt in the history of a run."""
 
     attempt: Attempt
     outcome: str
-    """In words; ``running``, ``killed`` or ``unknown`` where no end was written."""
+    """Its outcome; ``running``, ``killed`` or ``unknown`` where no end was recorded."""
     first_step: int | None
     last_step: int | None
     kept_step: int | None
-    """The newest checkpoint that it left."""
+    """The step of its newest checkpoint."""
     seconds: float
-    """How long it held its nodes."""
+    """Time for which it held its nodes."""
     useful: float
-    """Seconds of it that moved the model forward: its first step to the last that was built on."""
+    """Seconds of it that made progress: its first step to the last that the next attempt resumed from."""
     made_progress: bool
-    """Whether it left a newer checkpoint than all before it, as far as it tells."""
+    """Whether it saved a newer checkpoint than all before it, as far as is known."""
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Time that moved the model forward over time allocated."""
+    """Time that made progress over time allocated."""
 
     useful: float
     allocated: float
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1; None when nothing was allocated."""
+        """Goodput from 0 to 1; None when nothing was allocated."""
         return self.useful / self.allocated if self.allocated > 0 else None
 
 
 def attempts_of(run: Path, task: str | None = None) -> list[Attempt]:
-    """The attempts of a run, or of one task of its array, in order."""
+    """Return the attempts of a run, or of one task of its array, in order."""
     folder = run / "attempts"
     found = [Attempt.open(folder / str(number)) for number in attempt_numbers(folder)]
     return [each for each in found if task is None or each.array_task == task]
 
 
 def task_history(attempts: Sequence[Attempt], running: bool | None = False) -> list[AttemptSummary]:
-    """The story of these attempts, which belong to one task.
+    """Summarize the attempts of one task.
 
-    ``running``: whether the last one still does; None when nobody knows.
+    ``running``: whether the last one still runs; None when that is unknown.
     """
     entries: list[AttemptSummary] = []
     best: tuple[int, int] | None = None
@@ -77,7 +77,7 @@ def task_history(attempts: Sequence[Attempt], running: bool | None = False) -> l
 def attempt_history(
     attempts: Sequence[Attempt], running: bool | None = False
 ) -> list[AttemptSummary]:
-    """The entries of all tasks of an array (or of the one job), in the order of attempts."""
+    """Summarize the attempts of all tasks of an array (or of the one job), in order of attempts."""
     tasks = dict.fromkeys(attempt.array_task for attempt in attempts)
     found = [
         entry
@@ -88,7 +88,7 @@ def attempt_history(
 
 
 def attempts_without_progress(entries: Sequence[AttemptSummary]) -> int:
-    """How many attempts in a row, up to the last, left nothing newer, since a user started it last."""
+    """Count the last attempts in a row without a newer checkpoint, since a user last started the run."""
     count = 0
     for entry in reversed([one for one in entries if one.outcome not in NOT_STARTED]):
         if entry.made_progress or entry.attempt.next in ("done", "stop"):
@@ -98,7 +98,7 @@ def attempts_without_progress(entries: Sequence[AttemptSummary]) -> int:
 
 
 def goodput(entries: Iterable[AttemptSummary]) -> Goodput:
-    """Over all attempts."""
+    """Return the goodput over all attempts."""
     entries = list(entries)
     return Goodput(sum(one.useful for one in entries), sum(one.seconds for one in entries))
 
@@ -121,19 +121,19 @@ def _entry(
 
 
 def _reached(progress: AttemptProgress) -> tuple[int, int]:
-    """The fit, and the newest checkpoint of it: a script may train several times, each from step 0."""
+    """Return the fit and its newest checkpoint: a script may train several times, each from step 0."""
     return progress.fit, progress.saved_step or 0
 
 
 def _moved(
     attempt: Attempt, progress: AttemptProgress | None, best: tuple[int, int] | None
 ) -> bool:
-    """Ranks that tell nothing of their steps are believed when they leave on purpose, else not."""
+    """Return whether an attempt made progress; without a progress file, whether it exited on purpose."""
     if progress is None:
         return bool(attempt.interrupted) or attempt.outcome == "finished"
     fit, step = best or _BEGINNING
     if progress.fit > fit:
-        return True  # it brought the fit before to its end
+        return True  # it completed the previous fit
     before = max((progress.fit, progress.first_step), (fit, step))
     return _reached(progress) > before
 
@@ -145,13 +145,13 @@ def _seconds(attempt: Attempt, progress: AttemptProgress | None, running: bool |
         end = attempt.end.timestamp()
     elif running:
         end = time.time()
-    else:  # killed: until its last sign of life
+    else:  # killed: until it last wrote anything
         end = (progress.updated if progress else None) or 0.0
     return max(end - attempt.start.timestamp(), 0.0)
 
 
 def _useful(progress: AttemptProgress | None, following: Attempt | None, outcome: str) -> float:
-    """The share of its steps that were built on, of the time from its first step to its last."""
+    """Return the time from its first to its last step, times the share of steps that were kept."""
     if progress is None or progress.began is None or progress.updated is None:
         return 0.0
     after = following.progress if following else None

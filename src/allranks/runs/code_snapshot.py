@@ -1,7 +1,7 @@
 """The code of a run: copied into it, or referred to by commit and patch.
 
-A job may wait for days; editing a file meanwhile must not change what it runs, and later one must
-be able to say what it ran.
+A job may wait for days; editing a file meanwhile must not change what it runs, and what it ran must be
+known later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SOURCE_LIMIT = 1 << 20  # outside git a larger file is data
 
 @dataclass
 class CodeSnapshot:
-    """What was kept."""
+    """The recorded code."""
 
     mode: str
     root: Path | None = None
@@ -57,7 +57,7 @@ def take_snapshot(
     limit: int = TOTAL_LIMIT,
     file_limit: int = FILE_LIMIT,
 ) -> CodeSnapshot:
-    """Keep the code below (or around) ``cwd`` in the run folder."""
+    """Record the code below (or around) ``cwd`` in the run folder."""
     if mode not in MODES:
         raise UsageError(f"'{mode}' is not a snapshot mode. Write one of: {', '.join(MODES)}.")
     if mode == "off":
@@ -77,7 +77,7 @@ def take_snapshot(
             snapshot.notes.append(f"{root} is not in git, so there is no commit to refer to.")
     except (subprocess.SubprocessError, OSError) as error:
         raise UsageError(
-            f"The code in {root} cannot be kept: {error}.\nGo without: --snapshot off"
+            f"The code in {root} cannot be recorded: {error}.\nRun without: --snapshot off"
         ) from error
     about |= {"files": snapshot.files, "bytes": snapshot.size, "notes": snapshot.notes}
     write_json(run_path / "code.json", about)
@@ -85,7 +85,7 @@ def take_snapshot(
 
 
 def _describe(repository: Repository | None, snapshot: CodeSnapshot) -> dict[str, Any]:
-    """The content of ``code.json``; null where there is no git."""
+    """Return the content of ``code.json``; null where there is no git."""
     about: dict[str, Any] = {
         "mode": snapshot.mode,
         "root": str(snapshot.root),
@@ -110,22 +110,22 @@ def _write_patch(
     if len(patch) > limit:
         raise UsageError(
             f"What is not committed in {snapshot.root} makes a patch of {_mib(len(patch))}, more "
-            f"than {_mib(limit)}.\nCommit it, or go without: --snapshot off"
+            f"than {_mib(limit)}.\nCommit it, or run without: --snapshot off"
         )
     write_bytes(run_path / "uncommitted.patch", patch)
     snapshot.size = len(patch)
     if untracked := repository.untracked():
         snapshot.notes.append(
-            f"{len(untracked)} files are not in git and not kept: {', '.join(untracked[:3])} …"
+            f"{len(untracked)} files are not in git and not recorded: {', '.join(untracked[:3])} …"
             if len(untracked) > 3
-            else f"Not in git and not kept: {', '.join(untracked)}"
+            else f"Not in git and not recorded: {', '.join(untracked)}"
         )
 
 
 def _copy(
     names: Iterable[str], run_path: Path, snapshot: CodeSnapshot, limit: int, file_limit: int
 ) -> None:
-    """Weigh everything first: a refusal must come before the first file is copied."""
+    """Copy the files; their size is checked first, so that nothing is copied when it is too large."""
     root = snapshot.root or run_path
     sizes: dict[str, int] = {}
     for name in names:
@@ -146,7 +146,7 @@ def _copy(
 
 
 def _copy_one(root: Path, name: str, into: Path, snapshot: CodeSnapshot) -> int:
-    """1 when it was copied. A link is kept while it stays inside, rewritten to be relative."""
+    """Copy one file; return 1 when it was copied. A link inside the code stays one, made relative."""
     source, target = root / name, into / name
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink():
@@ -161,7 +161,7 @@ def _copy_one(root: Path, name: str, into: Path, snapshot: CodeSnapshot) -> int:
 
 
 def _source_files(root: Path) -> Iterator[str]:
-    """Outside git there is no list, so: files that look like source, not hidden, not large."""
+    """Yield the source files outside git: by suffix, not hidden, not large."""
     for folder, below, names in os.walk(root):
         below[:] = sorted(name for name in below if not _skip_folder(Path(folder, name)))
         for name in sorted(names):
@@ -173,7 +173,7 @@ def _source_files(root: Path) -> Iterator[str]:
 
 
 def _skip_folder(path: Path) -> bool:
-    """Hidden folders, virtual environments by whatever name, caches, and run folders."""
+    """Return whether a folder is hidden, a virtual environment, a cache, or a folder of runs."""
     return (
         path.name in _SKIPPED
         or path.name.startswith(".")
@@ -184,7 +184,7 @@ def _skip_folder(path: Path) -> bool:
 
 
 def _outside_runs(names: Iterable[str], root: Path, run_path: Path) -> Iterator[str]:
-    """Runs lie inside the code as a rule; a snapshot must not hold the snapshots before it."""
+    """Yield the files outside the runs, which usually are inside the code: snapshots must not nest."""
     runs = run_path.resolve().parent
     inside = f"{runs.relative_to(root)}/" if runs != root and runs.is_relative_to(root) else None
     own = f"{run_path.name}/" if runs == root else None
@@ -219,7 +219,7 @@ class Repository:
 
     @classmethod
     def at(cls, folder: Path) -> Repository | None:
-        """The work tree that holds the folder; None outside git, or where git is not installed."""
+        """Return the work tree that holds the folder; None outside git, or where git is not installed."""
         try:
             top = _git(folder, "rev-parse", "--show-toplevel").decode().rstrip("\n")
         except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
@@ -281,7 +281,7 @@ def without_credentials(url: str) -> str:
 
 
 def _git(folder: Path, *words: str) -> bytes:
-    """Variables such as GIT_DIR, set inside a git hook, would point at another repository."""
+    """Run git without variables such as GIT_DIR, which a git hook sets to another repository."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return subprocess.run(
         ["git", "-c", "core.fsmonitor=false", *words],  # which would leave a daemon behind

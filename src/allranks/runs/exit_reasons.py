@@ -1,4 +1,4 @@
-"""How a rank ended and what went wrong, each in one line, the same wherever it is told."""
+"""How a rank ended, and its error in one line, the same in every view."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEADER = re.compile(
     r"^\s*(?:(?:\+ )?Exception Group |Original )?Traceback \(most recent call last\):"
 )
 _ASIDES = ("Exception in thread ", "Exception ignored ")
-"""What stands above a traceback that ended a thread, or nothing at all, and not the process."""
+"""The line above a traceback that did not end the process."""
 CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -23,15 +23,15 @@ _SUBS = re.compile(r"\(\d+ sub-exceptions?\)$")
 _CRASH = re.compile(r"^(?:\s+what\(\):\s+|(?=Fatal Python error: ))(.+)")
 _FRAME = re.compile(r"^\s|^frame #\d+|^Extension modules: ")
 _CAUSE = "Last error:"
-"""What NCCL writes above the line that tells more than its own error."""
+"""What NCCL prints above the line that explains its error."""
 KILLS = "for its memory, at a limit of the machine, or by kill -9"
-"""What ends a run so suddenly that nobody can write down how."""
+"""What kills a run without leaving a record."""
 _LONGEST = 400
 """Letters: what is longer is a dump, not a message."""
 
 
 def describe_exit(code: int | None, number: int | str | None = None) -> str:
-    """``exit code 1``, or the signal by its name, and what that hints at."""
+    """Return ``exit code 1``, or the signal by its name and what it may mean."""
     if not number:
         return "no exit code is known" if code is None else f"exit code {code}"
     name = _signal_name(str(number))
@@ -42,10 +42,10 @@ def describe_exit(code: int | None, number: int | str | None = None) -> str:
 
 
 def error_line(traceback: str) -> str:
-    """The exception itself: what comes after it (advice, notes, a dump) says less, or something else.
+    """Return the exception of a traceback, not what is printed after it (advice, notes, a dump).
 
     Of chained exceptions it is the last one that is whole, of a group also its first member. Without a
-    traceback it is the message of a crash, else the last line that was said. Empty when nothing was.
+    traceback it is the message of a crash, else the last line that was printed. Empty when none was.
     """
     lines = [_RANK.sub("", line).rstrip() for line in traceback.splitlines()]
     starts = [at for at, line in enumerate(lines) if _HEADER.match(line)]
@@ -56,9 +56,9 @@ def error_line(traceback: str) -> str:
 
 
 def main_tracebacks(lines: Sequence[str], starts: Sequence[int]) -> list[int]:
-    """Of the tracebacks that start at these lines those of the process itself.
+    """Return which of the tracebacks that start at these lines are those of the process itself.
 
-    A thread's, and what Python ignores while it goes down, count only where there is no other.
+    Those of threads, and those ignored while Python exits, count only where there is no other.
     """
     weights: list[int] = []
     for before, start in zip([0, *starts], starts, strict=False):
@@ -85,7 +85,7 @@ def _below(lines: list[str], start: int) -> str:
 
 
 def _of_exception(lines: list[str]) -> str:
-    """From below the header: frames are indented, the exception is not."""
+    """Return the exception below a header: frames are indented, the exception is not."""
     place = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), None)
     if place is None:
         return ""
@@ -97,7 +97,7 @@ def _of_exception(lines: list[str]) -> str:
 
 
 def _of_group(lines: list[str]) -> str:
-    """The group, and the first exception in it that is not a group again."""
+    """Return the group, and the first exception in it that is not a group again."""
     bare = [_MARGIN.sub("", line) for line in lines]
     group = _of_exception(bare)
     inside = next((at for at, line in enumerate(bare) if _RULER.match(line)), len(bare))

@@ -43,7 +43,7 @@ class JsonlTail(Sequence[Row]):
         self._clear()
 
     def refresh(self) -> bool:
-        """Look at what was added; True when anything changed."""
+        """Read what was added; return whether anything changed."""
         try:
             handle = open_file(self.path)
         except FileNotFoundError:
@@ -80,13 +80,13 @@ class JsonlTail(Sequence[Row]):
             yield from self.since(begin, begin + 256)
 
     def at(self, places: Iterable[int]) -> list[Row]:
-        """The objects at these places, read in one go; none when the file cannot be read just now."""
+        """Return the objects at these positions, in one read; none when the file cannot be read just now."""
         return [_parse(raw) for raw in self._raw(places)]
 
     def since(self, place: int, end: int | None = None) -> list[Row]:
-        """All from there on, parsed together: much quicker than one by one where all are wanted.
+        """Return all objects from a position on, parsed together: much faster than one by one.
 
-        None when the file cannot be read just now: they are there at another look.
+        Empty when the file cannot be read just now.
         """
         raws = self._raw(range(len(self))[place:end])
         try:
@@ -115,7 +115,7 @@ class JsonlTail(Sequence[Row]):
         return True
 
     def _restart(self, file: tuple[int, int], size: int, handle: int) -> bool:
-        """Begin anew when it is another file by now, or the old one with other content."""
+        """Start over when the file was replaced, or has other content."""
         same = file == self._file and size >= self._searched
         if same and os.pread(handle, len(self._mark), self._read - len(self._mark)) == self._mark:
             return False
@@ -127,7 +127,7 @@ class JsonlTail(Sequence[Row]):
         return True
 
     def _index(self, handle: int) -> None:
-        """Look for the ends of lines in what was added."""
+        """Find the line ends in what was added."""
         held, pieces = self._searched, list[bytes]()  # what lies from there on up to _searched
         while chunk := os.pread(handle, _CHUNK, self._searched):
             pieces.append(chunk)
@@ -141,7 +141,7 @@ class JsonlTail(Sequence[Row]):
                 self._mark, self._lost, pieces = chunk[-_MARK:], True, []
 
     def _lines(self, data: bytes) -> bytes:
-        """Note the whole lines in the data, which begins at _read; returns what remains."""
+        """Index the complete lines in the data, which begins at _read; return the rest."""
         start = data.find(b"\n") + 1 if self._lost else 0
         self._lost = False
         while (end := data.find(b"\n", start)) >= 0:
@@ -188,7 +188,7 @@ def last_rows(path: Path, most: int = 32 << 10) -> list[Row]:
 
 
 def _pieces(handle: int, wanted: list[tuple[int, int]]) -> Iterator[bytes]:
-    """Neighbouring lines come by one read."""
+    """Yield the lines; neighbouring ones are read together."""
     place = 0
     while place < len(wanted):
         begin, end = wanted[place]

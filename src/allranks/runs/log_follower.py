@@ -1,8 +1,8 @@
-"""Following a run while it is written: new lines, new ranks, new attempts.
+"""Follow the logs of a run while they are written: new lines, new ranks, new attempts.
 
-Lines come from many nodes through a shared file system, each with its own delay. They wait for a
-short window and are given out in the order of their times; what comes later than that is given
-out late, never lost.
+Lines come from many nodes through a shared file system, each with its own delay. They are held for a
+short window and returned in order of time; a line that comes later than that is returned late, never
+lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Waiting = tuple[int, str, int, float, LogLine]
 
 @dataclass
 class _Growing:
-    """A file that grows, and how far it is read."""
+    """A growing file, and the position up to which it was read."""
 
     path: Path
     attempt: int
@@ -41,7 +41,7 @@ class _Growing:
     time: str = ""
 
     def read(self, ask_size: bool) -> list[LogLine]:
-        """The lines that are whole by now. Opening anew makes NFS look at the server again."""
+        """Return the complete lines. Opening the file again makes NFS query the server."""
         if ask_size and not self._has_grown():
             return []
         lines: list[LogLine] = []
@@ -52,7 +52,7 @@ class _Growing:
         return lines
 
     def last(self) -> list[LogLine]:
-        """What a killed process left without a line end."""
+        """Return the last line without its end, of a killed process."""
         raw, self.rest = self.rest, b""
         return [self._line(raw)] if raw else []
 
@@ -70,7 +70,7 @@ class _Growing:
 
 @dataclass
 class _LogReader:
-    """All files of a run, as they appear."""
+    """Reads all log files of a run, as they appear."""
 
     run: Run
     ranks: Collection[int] | None
@@ -80,7 +80,7 @@ class _LogReader:
     failures: bool = False
 
     def read(self) -> list[LogLine]:
-        """Everything new since the last call."""
+        """Return all new lines since the last call."""
         if not self._find_ranks():
             return self._read_plain()
         self.plain.clear()
@@ -89,12 +89,12 @@ class _LogReader:
         return lines + self._read_failures()
 
     def last(self) -> list[LogLine]:
-        """The unfinished lines, when nothing more can come."""
+        """Return the unfinished lines, when nothing more can come."""
         files = [*self.plain.values(), *self.files.values()]
         return [line for file in files for line in file.last()]
 
     def _find_ranks(self) -> bool:
-        """Note new log files; whether any rank has written one."""
+        """Find new log files; return whether any rank has written one."""
         logs = [(attempt, attempt.log_files()) for attempt in self.run.attempts]
         for attempt, files in logs:
             for rank, path in files.items():
@@ -103,7 +103,7 @@ class _LogReader:
         return any(files for _, files in logs)
 
     def _read_plain(self) -> list[LogLine]:
-        """Before the first rank only Slurm's output speaks: modules, the environment, refusals.
+        """Read Slurm's output before the first rank starts: modules, the environment, errors.
 
         Later it holds copies of the ranks' lines, so it is dropped as soon as a rank has a log.
         """
@@ -139,9 +139,9 @@ def follow(
     window: float = 0.3,
     settle: float = 1.0,
 ) -> Iterator[LogLine]:
-    """Lines as they come. Ends when ``stop()`` is true and nothing has come for ``settle`` seconds.
+    """Yield lines as they come, until ``stop()`` is true and nothing came for ``settle`` seconds.
 
-    ``stop`` may be slow (it may ask Slurm): it is called once a second at most.
+    ``stop`` may be slow (it may query Slurm): it is called once a second at most.
     """
     reader = _LogReader(run, ranks, failures=errors)
     keep = line_filter(stream, errors)
@@ -167,6 +167,6 @@ def follow(
 
 
 def _ripe(waiting: list[_Waiting], before: float) -> Iterator[LogLine]:
-    """The lines that have waited long enough, in the order of their times."""
+    """Return the lines that were held long enough, in order of time."""
     while waiting and waiting[0][3] <= before:
         yield heapq.heappop(waiting)[4]

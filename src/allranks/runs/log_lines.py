@@ -1,4 +1,4 @@
-"""The logs of a run as one stream in the order of time.
+"""The log lines of a run, merged into one stream in order of time.
 
 Each rank's file is in order already, so a k-way merge holds one chunk of each, whatever their
 size. Files are opened per chunk, not held open: 10 000 ranks exceed the usual limit of 1 024.
@@ -35,10 +35,10 @@ def read_logs(
     tail: int | None = None,
     attempt: int | None = None,
 ) -> Iterator[LogLine]:
-    """Lines of all attempts in order, of the chosen ranks and stream (``o`` or ``e``).
+    """Yield the lines of all attempts in order, of the chosen ranks and stream (``o`` or ``e``).
 
     ``errors`` keeps tracebacks, lines that name an error and the agent's records of failures;
-    ``tail`` the last so many. Runs without the agent have only Slurm's output: that is read then.
+    ``tail`` only the last ones. Runs without the agent have only Slurm's output: that is read then.
     """
     attempts = [one for one in run.attempts if attempt in (None, one.number)]
     keep = line_filter(stream, errors)
@@ -57,7 +57,7 @@ def read_logs(
 def attempt_lines(
     attempt: Attempt, ranks: Collection[int] | None = None, failures: bool = False
 ) -> Iterator[LogLine]:
-    """The merged lines of one attempt; with ``failures`` also the agent's records of them."""
+    """Yield the merged lines of one attempt; with ``failures`` also the agent's records of them."""
     files = {n: path for n, path in attempt.log_files().items() if wanted_rank(n, ranks)}
     chunk = min(max(_BUDGET // max(len(files), 1), _LEAST), _MOST)
     sources = [_rank_lines(path, attempt.number, rank, chunk) for rank, path in files.items()]
@@ -69,26 +69,26 @@ def attempt_lines(
 
 
 def _order(line: LogLine) -> str:
-    """A half-written failure record has no time; it comes last."""
+    """Return the sort key of a line; a half-written failure record has no time and comes last."""
     return line.time or ("~" if line.stream == "f" else "")
 
 
 def read_plain(run: Run) -> Iterator[LogLine]:
-    """What Slurm wrote, without times: the job script's words, and copies of the ranks'."""
+    """Yield Slurm's output, without times: the job script's lines, and copies of the ranks' lines."""
     for number, path in enumerate(plain_files(run), 1):
         for raw in _raw_lines(path, _MOST):
             yield parse_line(raw, number, None, "")
 
 
 def plain_files(run: Run) -> list[Path]:
-    """``slurm-<jobid>.out`` files, in the order of the run's jobs."""
+    """Return the ``slurm-<jobid>.out`` files, in the order of the run's jobs."""
     known = {f"slurm-{job}.out": place for place, job in enumerate(run.job_ids)}
     files = run.path.glob("slurm-*.out")
     return sorted(files, key=lambda file: (known.get(file.name, len(known)), file.name))
 
 
 def failure_line(attempt: int, failure: Failure) -> LogLine:
-    """The record of a failure as a line, for a rank that died without a word has no other."""
+    """Return the record of a failure as a line: a rank that was killed has no other."""
     where = f" on {failure.host}" if failure.host else ""
     text = f"rank {failure.rank} failed{where}: {failure.how}"
     return LogLine(failure.time, attempt, failure.rank, "f", text)
@@ -103,7 +103,7 @@ def _rank_lines(path: Path, attempt: int, rank: int, chunk: int) -> Iterator[Log
 
 
 def _raw_lines(path: Path, chunk: int) -> Iterator[bytes]:
-    """The lines of a file, also a last one without its end."""
+    """Yield the lines of a file, also a last one without its end."""
     offset, rest = 0, b""
     while data := read_chunk(path, offset, chunk):
         offset += len(data)
@@ -114,7 +114,7 @@ def _raw_lines(path: Path, chunk: int) -> Iterator[bytes]:
 
 
 def read_chunk(path: Path, offset: int, size: int) -> bytes:
-    """Bytes from there on; none at the end, or when the file is gone."""
+    """Return bytes from a position on; none at the end, or when the file was removed."""
     try:
         with open(open_file(path), "rb", buffering=0) as file:
             file.seek(offset)
@@ -124,7 +124,7 @@ def read_chunk(path: Path, offset: int, size: int) -> bytes:
 
 
 def _tail(attempts: list[Attempt], ranks: Collection[int] | None, count: int) -> Iterator[LogLine]:
-    """The last lines without reading the files from their beginning."""
+    """Return the last lines without reading the files from their beginning."""
     kept: list[LogLine] = []
     for attempt in reversed(attempts):
         files = {n: path for n, path in attempt.log_files().items() if wanted_rank(n, ranks)}
@@ -149,7 +149,7 @@ def _plain_tail(run: Run, count: int) -> Iterator[LogLine]:
 
 
 def _last_lines(path: Path, attempt: int, rank: int | None, count: int) -> list[LogLine]:
-    """The last lines of one file, read backwards in growing blocks up to a limit."""
+    """Return the last lines of one file, read backwards in growing blocks up to a limit."""
     try:
         size = path.stat().st_size
     except OSError:
@@ -186,7 +186,7 @@ _ERROR = re.compile(
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line, and where it came from."""
+    """One line, with its rank, stream and time."""
 
     time: str
     """UTC, ISO 8601 with microseconds and ``Z``: sorts as text. Empty in a plain Slurm output."""
@@ -204,7 +204,7 @@ class LogLine:
 
 
 def parse_line(raw: bytes, attempt: int, rank: int | None, before: str) -> LogLine:
-    """A line of a log file. One without a stamp is kept as it is, at the time of the last."""
+    """Parse a line of a log file. One without a time stamp is kept as it is, at the time of the last."""
     if match := _LINE.match(raw):
         text = (match[3] or b"").decode("utf-8", "replace")
         return LogLine(match[1].decode(), attempt, rank, match[2].decode(), text)
@@ -212,14 +212,14 @@ def parse_line(raw: bytes, attempt: int, rank: int | None, before: str) -> LogLi
 
 
 class Errors:
-    """Tracebacks, whole, and lines that name an error. Remembers per rank what it is inside of."""
+    """Filter for complete tracebacks and lines that name an error, with a state per rank."""
 
     def __init__(self) -> None:
         self._inside: set[tuple[int, int | None]] = set()
         self._after: set[tuple[int, int | None]] = set()
 
     def __call__(self, line: LogLine) -> bool:
-        """Whether the line is part of an error."""
+        """Return whether the line is part of an error."""
         if line.stream == "f":
             return True
         who = (line.attempt, line.rank)
@@ -235,7 +235,7 @@ class Errors:
         return bool(_ERROR.search(text))
 
     def _continue(self, who: tuple[int, int | None], text: str) -> bool:
-        """A traceback goes on while lines are indented; the first other names the exception."""
+        """Continue a traceback while lines are indented; the first other line names the exception."""
         if not text.startswith((" ", "\t")) and text:
             self._inside.discard(who)
             self._after.add(who)
@@ -243,7 +243,7 @@ class Errors:
 
 
 def line_filter(stream: str | None = None, errors: bool = False) -> Callable[[LogLine], bool]:
-    """One function for the asked filters. The ranks are chosen before, by their files."""
+    """Return one function for all filters but ranks, which are chosen by their files."""
     is_error = Errors() if errors else None
 
     def wanted(line: LogLine) -> bool:
@@ -255,5 +255,5 @@ def line_filter(stream: str | None = None, errors: bool = False) -> Callable[[Lo
 
 
 def wanted_rank(rank: int | None, ranks: Collection[int] | None) -> bool:
-    """Whether to read this rank's file; the job script's own lines only when no rank is chosen."""
+    """Return whether to read this rank's file; the job script's lines only when no rank is chosen."""
     return ranks is None or rank in ranks

@@ -1,7 +1,7 @@
-"""What was measured in a run, as tables: ``Run("runs/x").metrics().to_pandas("train")``.
+"""The metrics of a run as tables: ``Run("runs/x").metrics().to_pandas("train")``.
 
-Every file has one writer and is only added to, so a table may be read while the run goes on. What is torn
-or unknown is passed over, never fatal. See ``docs/metrics.md`` for the columns.
+Every file has one writer and is only appended to, so a table can be read while the run is running. Torn
+or unknown lines are skipped, never fatal. See ``docs/metrics.md`` for the columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS = ("train", "epoch", "val", "test")
 """The tables of ``metrics.jsonl``."""
 TABLES = (*KINDS, "nodes", "gpus", "ranks")
 RANK_LISTS = ("step_seconds", "data_seconds", "compute_seconds", "communication_seconds")
-"""What ``steps.jsonl`` tells of every rank."""
+"""The columns of ``steps.jsonl``, each a list over the ranks."""
 _AT_ONCE = 1024
 
 Columns = dict[str, list[Any]]
@@ -42,7 +42,7 @@ class Metrics:
         return f"Metrics({str(self.path)!r})"
 
     def rows(self, table: str = "train") -> Iterator[dict[str, Any]]:
-        """One dict per row, in the order in which they were written; absent values are absent."""
+        """Yield one dict per row, in the order in which they were written, without absent values."""
         if _checked(table) in KINDS:
             return self._lines(table)
         if table == "ranks":
@@ -50,7 +50,7 @@ class Metrics:
         return self._nodes() if table == "nodes" else self._gpus()
 
     def columns(self, table: str = "train", names: str | Iterable[str] | None = None) -> Columns:
-        """One list per column, all of the same length; None where a row has no such value.
+        """Return one list per column, all of the same length; None where a row has no such value.
 
         ``names``: only these (or this one), in this order, whether the run has them or not.
         """
@@ -65,13 +65,13 @@ class Metrics:
         return {name: _padded(columns.get(name, []), length) for name in wanted}
 
     def names(self, table: str = "train") -> list[str]:
-        """The columns that this run has."""
+        """Return the columns that this run has."""
         return list(
             dict.fromkeys(name for _, block in self._blocks(_checked(table)) for name in block)
         )
 
     def to_pandas(self, table: str = "train") -> pandas.DataFrame:
-        """The table as a DataFrame of pandas."""
+        """Return the table as a DataFrame of pandas."""
         try:
             import pandas
         except ImportError:
@@ -79,7 +79,7 @@ class Metrics:
         return pandas.DataFrame(_of_one_type(self.columns(table)))
 
     def to_polars(self, table: str = "train") -> polars.DataFrame:
-        """The table as a DataFrame of polars."""
+        """Return the table as a DataFrame of polars."""
         try:
             import polars
         except ImportError:
@@ -87,7 +87,7 @@ class Metrics:
         return polars.DataFrame(_of_one_type(self.columns(table)), strict=False)
 
     def _blocks(self, table: str) -> Iterator[tuple[int, Columns]]:
-        """Some rows at a time, as columns: a window of 1 000 ranks need not become 1 000 dicts."""
+        """Yield some rows at a time, as columns: a window of 1 000 ranks need not become 1 000 dicts."""
         if table == "ranks":
             yield from ((len(block["rank"]), block) for block in self._windows())
             return
@@ -138,7 +138,7 @@ class Metrics:
 
 
 def task_folders(run: Path) -> list[tuple[str, Path]]:
-    """Where metrics lie: the run folder itself, or of an array that of each task, with its name."""
+    """Return the folders that hold metrics: the run folder, or of an array each task's, with its name."""
     try:
         tasks = [child for child in (run / "tasks").iterdir() if child.is_dir()]
     except OSError:
@@ -164,7 +164,7 @@ def _named(attempt: Attempt) -> dict[str, Any]:
 
 
 def _line_row(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of ``metrics.jsonl``, with the columns in the usual order."""
+    """Return a line of ``metrics.jsonl`` with the columns in the usual order."""
     head = {name: line[name] for name in ("time", "step", "epoch", "fit") if name in line}
     row = {**head, **line}
     del row["kind"]
@@ -172,7 +172,7 @@ def _line_row(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _window(attempt: Attempt, line: Mapping[str, Any]) -> Columns:
-    """A line of ``steps.jsonl`` as columns, a row for each rank; empty when it tells of none."""
+    """Return a line of ``steps.jsonl`` as columns, a row for each rank; empty when it has none."""
     lists = {name: line[name] for name in RANK_LISTS if isinstance(line.get(name), list)}
     size = max(map(len, lists.values()), default=0)
     if not size:
@@ -187,7 +187,7 @@ def _window(attempt: Attempt, line: Mapping[str, Any]) -> Columns:
 
 
 def _gpu_row(gpu: Mapping[str, Any], facts: Mapping[str, Any], time: object) -> dict[str, Any]:
-    """A GPU of a sample; its number is the one that it has alone on the node."""
+    """Return a GPU of a sample; its number is unique on the node."""
     total = {"memory_total": facts["memory_total"]} if facts.get("memory_total") else {}
     same = {"gpu": facts["gpu"], "uuid": facts.get("uuid", ""), "time": time}
     return {**same, **gpu, **total, "gpu": facts["gpu"]}
@@ -199,13 +199,13 @@ def _rows_of(block: Columns) -> Iterator[dict[str, Any]]:
 
 
 def _padded(values: list[Any], length: int) -> list[Any]:
-    """The list itself, filled up with None."""
+    """Fill the list up with None and return it."""
     values.extend([None] * (length - len(values)))
     return values
 
 
 def _of_one_type(columns: Columns) -> Columns:
-    """A loss that was once written as 1 and else as 0.93 is a column of floats."""
+    """Make a column with integers and floats, a loss of 1 and 0.93, one of floats."""
     return {
         name: [float(each) if type(each) is int else each for each in values]
         if any(type(each) is float for each in values)

@@ -1,6 +1,6 @@
-"""What a node did during one attempt: the files ``nodes/node-00000.jsonl`` as one.
+"""The telemetry of a node in one attempt: the files ``nodes/node-00000.jsonl`` as one.
 
-One file per node tells CPUs, memory, network, disk and the GPUs that its first rank sees. Where ranks see
+One file per node has CPUs, memory, network, disk and the GPUs that its first rank sees. Where ranks see
 only a GPU of their own there are further files, ``node-00000.K.jsonl`` of local rank K, with that GPU.
 """
 
@@ -41,7 +41,7 @@ class NodeSource:
             self.files = dict(sorted(self.files.items()))
 
     def refresh(self) -> bool:
-        """Look at what was added; True when anything changed."""
+        """Read what was added; return whether anything changed."""
         changed = [file.refresh() for file in self.files.values()]
         seen = tuple((file.generation, len(file.aside)) for file in self.files.values())
         if seen != self._known:
@@ -51,25 +51,25 @@ class NodeSource:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Its host, CPUs, memory and GPUs, as last written down; empty when that was lost."""
+        """Its host, CPUs, memory and GPUs, as last recorded; empty when that was lost."""
         return {} if self._main is None else _last_facts(self._main)
 
     @property
     def host(self) -> str:
-        """Its name; ``node 3`` when that was not written down."""
+        """Its name; ``node 3`` when that was not recorded."""
         return str(self.facts.get("host") or f"node {self.node}")
 
     @property
     def samples(self) -> JsonlTail | list[dict[str, Any]]:
-        """The samples of the node itself, in order, each read when it is asked for."""
+        """The samples of the node itself, in order, each read when it is used."""
         return [] if self._main is None else self._main
 
     def gpus_of(self, local_rank: int) -> list[int]:
-        """The GPUs that the file of this local rank tells about."""
+        """Return the GPUs in the file of this local rank."""
         return sorted(number for (who, _), number in self._numbers.items() if who == local_rank)
 
     def latest(self) -> dict[str, Any]:
-        """The last sample, with the GPUs of all files; empty when there is none."""
+        """Return the last sample, with the GPUs of all files; empty when there is none."""
         samples = [(who, row) for who, file in self.files.items() if (row := _last_sample(file))]
         if not samples:
             return {}
@@ -79,7 +79,7 @@ class NodeSource:
     def gpus_in(
         self, local_rank: int, sample: Mapping[str, Any]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The GPUs of a sample of one file, each by the number that it has alone on this node."""
+        """Return the GPUs of a sample of one file, each by its number on this node."""
         for given, gpu in _gpus(sample):
             # A sample whose facts were lost is believed where no other file may say the same number.
             number = self._numbers.get((local_rank, given), None if self._numbers else given)
@@ -91,7 +91,7 @@ class NodeSource:
         return self.files.get(min(self.files)) if self.files else None
 
     def _number_gpus(self) -> None:
-        """Behind a fence every rank calls its GPU 0: a number that is taken gives way, the uuid tells."""
+        """Number the GPUs by uuid: where each rank sees one GPU only, every rank calls its own 0."""
         self.gpus, self._numbers = {}, {}
         self.numbering += 1
         seen: set[str] = set()
@@ -107,7 +107,7 @@ class NodeSource:
 
 
 def find_nodes(attempt: Path, nodes: dict[int, NodeSource]) -> None:
-    """Add to ``nodes`` what lies in the attempt's folder by now."""
+    """Add the nodes that are in the attempt's folder now to ``nodes``."""
     try:
         names = sorted(child.name for child in (attempt / "nodes").iterdir())
     except OSError:
@@ -124,13 +124,13 @@ def _last_facts(file: JsonlTail) -> dict[str, Any]:
 
 
 def _last_sample(file: JsonlTail) -> dict[str, Any]:
-    """The last that can be read: a file that was cut by a full disk may end in a garbled line."""
+    """Return the last readable sample: a file cut by a full disk may end in a garbled line."""
     last = file[-1] if len(file) else {}
     return last or next((row for row in reversed(file[-_GARBLED:]) if row), {})
 
 
 def _gpus(line: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The GPUs that a line tells of, each with the number that it has there."""
+    """Return the GPUs in a line, each with the number that it has there."""
     found = line.get("gpus")
     for gpu in found if isinstance(found, list) else ():
         number = gpu.get("gpu") if isinstance(gpu, dict) else None

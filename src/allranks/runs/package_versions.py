@@ -1,4 +1,4 @@
-"""Which versions ran: the interpreter and every package it sees."""
+"""The versions of a run: its interpreter and every package."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LIMIT = 20  # seconds; a cold environment on a network file system takes severa
 def write_versions(run_path: Path, python: str | None = None) -> dict[str, Any]:
     """Write ``versions.json`` and ``requirements.txt`` for the interpreter (this one by default).
 
-    Never fails a submission: what cannot be found out is noted under ``error``.
+    Never fails a submission: what cannot be found is recorded under ``error``.
     """
     versions = collect_versions(python)
     write_json(run_path / "versions.json", versions)
@@ -49,7 +49,7 @@ def write_versions(run_path: Path, python: str | None = None) -> dict[str, Any]:
 
 
 def collect_versions(python: str | None = None, timeout: float = _LIMIT) -> dict[str, Any]:
-    """``{"python", "implementation", "executable", "platform", "packages": {name: version}}``."""
+    """Return ``{"python", "implementation", "executable", "platform", "packages": {name: version}}``."""
     try:
         raw = _here() if python in (None, sys.executable) else _ask(str(python), timeout)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
@@ -58,7 +58,7 @@ def collect_versions(python: str | None = None, timeout: float = _LIMIT) -> dict
 
 
 def requirements(versions: dict[str, Any]) -> str:
-    """Lines for ``pip install -r``; packages from git or a folder with where they came from."""
+    """Return lines for ``pip install -r``; packages from git or a folder with their source."""
     sources = versions.get("sources", {})
     lines = [
         f"{name} @ {sources[name]}" if name in sources else f"{name}=={version}"
@@ -68,7 +68,7 @@ def requirements(versions: dict[str, Any]) -> str:
 
 
 def _here() -> dict[str, Any]:
-    """What _SCRIPT finds, without the start of a second interpreter."""
+    """Return what _SCRIPT prints, without starting a second interpreter."""
     found: dict[str, tuple[str, str | None]] = {}
     for one in metadata.distributions():
         about = one.metadata  # which is read and parsed each time that it is asked for
@@ -98,7 +98,7 @@ def _ask(python: str, timeout: float) -> dict[str, Any]:
 
 
 def _last_line(output: str) -> dict[str, Any]:
-    """A sitecustomize may print before us."""
+    """Return the last line of the output: a sitecustomize may print before it."""
     content = json.loads(output.strip().splitlines()[-1])
     if not isinstance(content, dict):
         raise ValueError("the interpreter printed something else")
@@ -106,14 +106,14 @@ def _last_line(output: str) -> dict[str, Any]:
 
 
 def _tidy(raw: dict[str, Any]) -> dict[str, Any]:
-    """Sorted names, and beside them the sources of packages that no index has."""
+    """Return the packages by name, and the sources of those that no index has."""
     found = sorted(raw.pop("packages").items(), key=lambda item: item[0].lower())
     sources = {name: source for name, (_, url) in found if (source := _source(url))}
     return raw | {"packages": {name: version for name, (version, _) in found}, "sources": sources}
 
 
 def _source(direct_url: str | None) -> str | None:
-    """PEP 610: where a package was installed from."""
+    """Return where a package was installed from (PEP 610)."""
     try:
         about = json.loads(direct_url or "")
         url = without_credentials(str(about["url"]))

@@ -1,7 +1,7 @@
-"""How far one attempt came: ``progress.json`` and ``interrupted`` in its folder, written by rank 0.
+"""The progress of one attempt: ``progress.json`` and ``interrupted`` in its folder, written by rank 0.
 
-The job script, ``allranks ps`` and the next attempt read them: to know whether the model moved forward,
-what was lost, and whether the ranks left on purpose.
+The job script, ``allranks ps`` and the next attempt read them: whether the training made progress, what
+was lost, and whether the ranks exited on purpose.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from allranks.runs.atomic_files import integer, read_json, real, words, write_json, write_text
 
 INTERRUPTED_FILE = "interrupted"
-"""The file that tells a job script: the ranks saved and left, go on in another attempt."""
+"""The file by which a job script knows that the ranks saved and exited: resume in another attempt."""
 _KINDS: dict[Any, Callable[[object], Any]] = {
     "int": integer, "int | None": integer, "float | None": real, "str": words,
 }  # fmt: skip
@@ -47,24 +47,24 @@ class AttemptProgress:
 
     @classmethod
     def read(cls, attempt: Path) -> AttemptProgress | None:
-        """What an attempt's folder tells, where it makes sense; None when it tells nothing."""
+        """Read the progress from an attempt's folder, as far as it makes sense; None when there is none."""
         found = read_json(attempt / "progress.json")
         values = {each.name: _KINDS[each.type](found.get(each.name)) for each in fields(cls)}
         known = {name: value for name, value in values.items() if value is not None}
         return cls(**known) if known else None
 
     def write(self, attempt: Path) -> None:
-        """Into the attempt's folder, in one step."""
+        """Write the progress into the attempt's folder, atomically."""
         content: dict[str, Any] = asdict(self) | {"updated": time.time()}
         write_json(attempt / "progress.json", content)
 
 
 def current_attempt() -> Path | None:
-    """The attempt that allranks started this process in; None when it was started by hand."""
+    """Return the attempt that allranks started this process in; None when it was started by hand."""
     given = os.environ.get("ALLRANKS_ATTEMPT_DIR")
     return Path(given) if given else None
 
 
 def record_interruption(attempt: Path, sentence: str) -> None:
-    """Tell the job script that the ranks left on purpose."""
+    """Record for the job script that the ranks exited on purpose."""
     write_text(attempt / INTERRUPTED_FILE, sentence.strip() + "\n")

@@ -1,4 +1,4 @@
-"""A run: one folder that holds all of one job."""
+"""A run: one folder with everything about one job."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 _UNSAFE = re.compile(r"[^\w.+=@-]+", re.UNICODE)
 _FOLDER = re.compile(r"^(?P<name>.+?)-(?P<stamp>\d{8}-\d{6})(?:-(?P<copy>\d+))?$")
 RESUBMITTED = "resubmitted"
-"""The file with the ids of jobs that a job script submitted to go on in."""
+"""The file with the ids of jobs that a job script submitted to continue in."""
 _SIGNS = ("run.json", "job.sh", "job.toml", "plan.json", "attempts")
 
 
 @dataclass(frozen=True)
 class Run:
-    """The folder and what ``run.json`` says of it. ``Run("runs/x")`` reads it, as ``Run.open`` does."""
+    """A run folder, with the fields of its ``run.json``. ``Run("runs/x")`` reads it, as ``Run.open`` does."""
 
     path: Path
     name: str = ""
@@ -96,18 +96,18 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """Read a run folder. Only a folder without any sign of a run is refused."""
+        """Read a run folder. A folder without any file of a run is refused."""
         return cls(**_read_folder(path))
 
     @property
     def attempts(self) -> list[Attempt]:
-        """The lives of this run so far, in order."""
+        """The attempts of this run so far, in order."""
         folder = self.path / "attempts"
         return [Attempt.open(folder / str(number)) for number in attempt_numbers(folder)]
 
     @property
     def last_attempt(self) -> Attempt | None:
-        """The present life, or the one that ended last."""
+        """The current attempt, or the one that ended last."""
         folder = self.path / "attempts"
         numbers = attempt_numbers(folder)
         return Attempt.open(folder / str(numbers[-1])) if numbers else None
@@ -119,12 +119,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether its training came to its end; of an array, every task that began."""
+        """Whether its training finished; of an array, that of every task that started."""
         last = {attempt.array_task: attempt for attempt in self.attempts}
         return bool(last) and all(one.outcome == "finished" for one in last.values())
 
     def metrics(self) -> Metrics:
-        """What was measured, as tables: ``run.metrics().to_pandas("train")``."""
+        """Return the metrics as tables: ``run.metrics().to_pandas("train")``."""
         from allranks.runs.metrics_tables import Metrics
 
         return Metrics(self.path)
@@ -138,7 +138,7 @@ class Run:
         launcher: str = "",
         hosts: Sequence[str] = (),
     ) -> Attempt:
-        """Begin a life: its folder and ``attempt.json``."""
+        """Make the folder of a new attempt, with ``attempt.json``."""
         about = {
             "scheduler": self.scheduler if scheduler is None else scheduler,
             "job_id": job_id,
@@ -150,7 +150,7 @@ class Run:
         return make_attempt(self.path / "attempts", about)
 
     def add_job_id(self, job_id: str) -> Run:
-        """Note a Slurm job, here and in the index, so that verbs find the run by it."""
+        """Record a Slurm job, here and in the index, so that commands find the run by it."""
         about = read_json(self.path / "run.json") or {"name": self.name, "id": self.id}
         known = strings(about.get("job_ids"))
         if job_id not in known:
@@ -159,12 +159,12 @@ class Run:
         return Run.open(self.path)
 
     def remove(self) -> None:
-        """Delete the folder. The index notices by itself."""
+        """Delete the folder; the index skips it from then on."""
         shutil.rmtree(self.path)
 
 
 def _read_folder(path: str | Path) -> dict[str, Any]:
-    """The fields of a run, as its folder tells them."""
+    """Return the fields of a run from its folder."""
     folder = Path(path).absolute()
     if not any(is_there(folder / sign) for sign in _SIGNS):
         check_readable(folder)
@@ -186,7 +186,7 @@ def _read_folder(path: str | Path) -> dict[str, Any]:
 
 
 def check_readable(folder: Path) -> None:
-    """RunNotFoundError when the folder is somebody's who keeps it to himself."""
+    """Raise RunNotFoundError for a folder without permission to read."""
     try:
         (folder / "run.json").stat()
     except PermissionError:
@@ -199,7 +199,7 @@ def check_readable(folder: Path) -> None:
 
 
 def known_jobs(folder: Path, about: Mapping[str, Any]) -> list[str]:
-    """The Slurm jobs of a run: those submitted by the command, then those by its own job scripts.
+    """Return the Slurm jobs of a run: those submitted by the command, then those by its job scripts.
 
     A script adds a line to a file of its own, since it may run while the command writes ``run.json``.
     """
@@ -213,13 +213,13 @@ def known_jobs(folder: Path, about: Mapping[str, Any]) -> list[str]:
 
 
 def safe_name(name: str) -> str:
-    """A name that every file system takes and that still reads as what was written."""
+    """Return a name that is valid on every file system and still readable."""
     safe = _UNSAFE.sub("-", name).strip("-.")
     return safe.encode()[:100].decode(errors="ignore") or "run"
 
 
 def split_id(folder: str) -> tuple[str, str]:
-    """The name and the sortable stamp in a folder's name; the stamp is empty when there is none."""
+    """Return the name and the sortable time stamp in a folder's name; the stamp is empty when there is none."""
     if match := _FOLDER.match(folder):
         return match["name"], f"{match['stamp']}-{int(match['copy'] or 1):06}"
     return folder, ""

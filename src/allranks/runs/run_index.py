@@ -1,7 +1,7 @@
 """The index: where runs were made, one JSON line each, below the user's state folder.
 
-It lets verbs find a run from any folder and by job id without opening thousands of files. It is
-only a help: losing it loses nothing but that, so every fault is passed over.
+It lets commands find a run from any folder and by job id without opening thousands of files. Without
+it everything else works, so errors are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def index_file(env: Mapping[str, str] | None = None) -> Path:
 
 
 def register(path: Path, name: str, job_id: str = "") -> None:
-    """Append a line. One write with O_APPEND: two processes cannot mix theirs.
+    """Append a line, in one write with O_APPEND: lines of two processes cannot mix.
 
     A home that is full, read-only or absent must not stop a job, so nothing is raised.
     """
@@ -51,7 +51,7 @@ def register(path: Path, name: str, job_id: str = "") -> None:
 
 
 def read_index(env: Mapping[str, str] | None = None) -> Iterator[IndexEntry]:
-    """The lines, the oldest first; what is no line of ours is passed over."""
+    """Yield the entries, the oldest first; other lines are skipped."""
     try:
         with open(index_file(env), "rb") as file:
             for raw in file:

@@ -1,4 +1,4 @@
-"""Which run is meant: by name, folder, Slurm job id, or ``last``.
+"""Find a run by name, folder, Slurm job id, or ``last``.
 
 Runs are looked for in ``./runs`` (or ``$ALLRANKS_RUNS``) and in the index of all runs ever made.
 Names and times are read from the folders' names, so 10 000 runs cost one directory listing, not
@@ -36,12 +36,12 @@ class _Entry:
 
 
 def runs_root() -> Path:
-    """Where runs are made: ``$ALLRANKS_RUNS``, else ``./runs``."""
+    """Return the folder of new runs: ``$ALLRANKS_RUNS``, else ``./runs``."""
     return Path(os.environ.get("ALLRANKS_RUNS") or "runs").absolute()
 
 
 def find_run(reference: str, root: Path | None = None) -> Run:
-    """The run that ``reference`` names; RunNotFoundError with the nearest names otherwise."""
+    """Return the run that ``reference`` names; RunNotFoundError with similar names otherwise."""
     if not reference.strip():
         raise RunNotFoundError("Name a run: its name, folder or job id, or `last`.")
     if reference == "last":
@@ -58,7 +58,7 @@ def find_run(reference: str, root: Path | None = None) -> Run:
 
 
 def find_task(reference: str, task: str | None = None) -> tuple[Run, str | None]:
-    """The run that is meant, and which task of its job array: ``task``, or ``3`` of ``4711_3``."""
+    """Return the run, and the task of its job array: ``task``, or ``3`` of ``4711_3``."""
     run = find_run(reference)
     named = _TASK.match(reference)
     wanted = task or (named[1] if named else None)
@@ -76,7 +76,7 @@ def find_task(reference: str, task: str | None = None) -> tuple[Run, str | None]
 
 
 def _in_array(task: str, array: str) -> bool:
-    """Whether a task is one of ``0-9:2,15%4``."""
+    """Return whether a task is one of ``0-9:2,15%4``."""
     if not task.isdecimal():
         return False
     parts = [_TASKS.match(part) for part in array.partition("%")[0].split(",")]
@@ -89,7 +89,7 @@ def _in_array(task: str, array: str) -> bool:
 
 
 def list_runs(root: Path | None = None, limit: int | None = None) -> list[Run]:
-    """All runs that still have their folder, the newest first; at most ``limit`` of them."""
+    """Return all runs whose folder exists, the newest first; at most ``limit`` of them."""
     runs: list[Run] = []
     for entry in sorted(_entries(root), key=lambda entry: entry.age, reverse=True):
         if limit is not None and len(runs) >= limit:
@@ -100,7 +100,7 @@ def list_runs(root: Path | None = None, limit: int | None = None) -> list[Run]:
 
 
 def _entries(root: Path | None) -> list[_Entry]:
-    """Every run that may exist, each folder once."""
+    """Yield every run that may exist, each folder once."""
     paths = {line.path: line.name for line in read_index()}
     for path in _folders(root or runs_root()):
         paths.setdefault(path, "")
@@ -116,7 +116,7 @@ def _folders(root: Path) -> Iterable[Path]:
 
 
 def _looks_like_run(item: os.DirEntry[str]) -> bool:
-    """By its name, or where a user renamed it, by its content."""
+    """Return whether a folder is a run, by its name, or where a user renamed it, by its content."""
     if not item.is_dir() or item.name.startswith("."):
         return False
     return bool(split_id(item.name)[1]) or is_there(Path(item.path, "run.json"))
@@ -138,7 +138,7 @@ def _open(path: Path) -> Run | None:
 
 
 def _newest(entries: Iterable[_Entry]) -> Run | None:
-    """The newest that is still there; the index also knows deleted ones."""
+    """Return the newest run whose folder exists; the index also has deleted ones."""
     for entry in sorted(entries, key=lambda entry: entry.age, reverse=True):
         if run := _open(entry.path):
             return run
@@ -155,7 +155,7 @@ def _last(entries: list[_Entry]) -> Run:
 
 
 def _by_folder(reference: str) -> Run | None:
-    """A folder, also one inside a run (an attempt, its ranks)."""
+    """Return the run of a folder, also of one inside a run (an attempt, its ranks)."""
     path = Path(reference).expanduser()
     if not (is_there(path) and path.is_dir()):
         if os.sep in reference:
@@ -170,7 +170,7 @@ def _by_folder(reference: str) -> Run | None:
 
 
 def _by_job_id(job_id: str, whole: str, entries: list[_Entry]) -> Run | None:
-    """The newest run with that job. Ids come again after a cluster is set up anew."""
+    """Return the newest run with that job. A reinstalled cluster starts its job ids over."""
     wanted = {job_id, whole}
     known = {line.path: line for line in read_index() if _same_job(line.job_id, wanted)}
     by_index = [entry for entry in entries if entry.path in known]

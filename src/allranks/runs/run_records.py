@@ -1,4 +1,4 @@
-"""What a run wrote down of itself for whoever looks at it: its plan, the environment of its rank 0."""
+"""Records of a run for views and reports: its plan, the environment of rank 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 1 << 20
 
 
 def plan_rows(plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(name, value, origin) of each value of a plan, as ``plan.json`` has them."""
+    """Return (name, value, origin) of each value of a plan, as ``plan.json`` has them."""
     rows = plan.get("values")
     return [
         (str(row.get("name")), str(row.get("value")), str(row.get("origin") or ""))
@@ -25,12 +25,12 @@ def plan_rows(plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def plan_values(plan: Mapping[str, Any]) -> dict[str, str]:
-    """The values of a plan by name."""
+    """Return the values of a plan by name."""
     return {name: value for name, value, _ in plan_rows(plan)}
 
 
 def plan_time(plan: Mapping[str, Any]) -> int | None:
-    """The time limit that was asked for, in seconds."""
+    """Return the requested time limit in seconds."""
     text = plan_values(plan).get("time")
     try:
         return parse_time(text) if text else None
@@ -39,9 +39,9 @@ def plan_time(plan: Mapping[str, Any]) -> int | None:
 
 
 def environment(attempt: Path) -> dict[str, str]:
-    """The variables of rank 0, secrets redacted; empty when they were not written.
+    """Return the variables of rank 0, secrets redacted; empty when they were not recorded.
 
-    A link is not followed: it may lead out of the folder of another user to a file of the reader's.
+    A link is not followed: in another user's folder it may lead to a file of the reader's own.
     """
     path = attempt / "environment.txt"
     try:

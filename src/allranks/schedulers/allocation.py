@@ -21,7 +21,12 @@ from allranks.runtime.world.hostlist import expand_counts
 from allranks.schedulers.base import StartedRun
 from allranks.schedulers.foreground import ForegroundScheduler
 from allranks.schedulers.launcher_watch import LauncherWatch
-from allranks.schedulers.run_setup import keep_allranks, keep_code, keep_strict_files, make_run
+from allranks.schedulers.run_setup import (
+    copy_allranks,
+    copy_strict_configs,
+    make_run,
+    snapshot_code,
+)
 
 
 class AllocationScheduler(ForegroundScheduler):
@@ -36,9 +41,9 @@ class AllocationScheduler(ForegroundScheduler):
         # Whoever made the allocation requeues it, not this run.
         plan = replace(plan, job=replace(plan.job, requeue=None))
         run = make_run(plan, self.name)
-        plan, _ = keep_code(keep_strict_files(plan, run), run, "reference")
+        plan, _ = snapshot_code(copy_strict_configs(plan, run), run, "reference")
         if plan.agent:
-            keep_allranks(run)
+            copy_allranks(run)
         lines = ["set -eo pipefail", *body_lines(plan, str(run.path), _step_options(plan))]
         write_text(run.path / "job.sh", "\n".join(lines) + "\n")
         return run

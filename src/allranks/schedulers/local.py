@@ -26,12 +26,12 @@ from allranks.schedulers.local_setup import (
     unused_settings_note,
 )
 from allranks.schedulers.run_setup import (
-    keep_allranks,
-    keep_code,
-    keep_strict_files,
-    keep_versions,
+    copy_allranks,
+    copy_strict_configs,
     make_run,
-    with_kept_code,
+    record_versions,
+    snapshot_code,
+    use_copied_code,
 )
 
 
@@ -66,13 +66,13 @@ class LocalScheduler(ForegroundScheduler):
         check_launcher(plan, python)
         run = self._make_run(plan, python)
         if plan.job.snapshot == "copy":
-            keep_code(plan, run, "copy")
+            snapshot_code(plan, run, "copy")
 
         def describe() -> None:
             try:
-                keep_versions(plan, run, None if setup else python)
+                record_versions(plan, run, None if setup else python)
                 if plan.job.snapshot != "copy":
-                    keep_code(plan, run, "reference")
+                    snapshot_code(plan, run, "reference")
             except OSError as error:  # what is not described can still be trained
                 print(
                     f"allranks: the versions and the code were not recorded: {error}",
@@ -87,7 +87,7 @@ class LocalScheduler(ForegroundScheduler):
         python, _ = interpreter_and_setup(plan, python)
         check_launcher(plan, python)
         run = self._make_run(plan, python)
-        keep_code(plan, run, "reference")
+        snapshot_code(plan, run, "reference")
         return run
 
     def execute(self, plan: Plan, run: Run, *, python: str, show: str = "all") -> int:
@@ -109,7 +109,7 @@ class LocalScheduler(ForegroundScheduler):
     def _make_run(self, plan: Plan, python: str) -> Run:
         run = make_run(plan, self.name)
         if python != sys.executable:  # another environment's, where allranks may be missing
-            keep_allranks(run)
+            copy_allranks(run)
         return run
 
     def _recorded_plan(self, run: Run) -> Plan:
@@ -133,9 +133,9 @@ class LocalScheduler(ForegroundScheduler):
 
 def _completed(plan: Plan, run: Run, python: str, setup: list[str]) -> Plan:
     """Return the plan with the files of the run folder, the interpreter and the MPI that is there."""
-    plan = keep_strict_files(plan, run)
+    plan = copy_strict_configs(plan, run)
     if plan.job.snapshot == "copy":
-        plan = with_kept_code(plan, run)
+        plan = use_copied_code(plan, run)
     plan = replace(plan, job=replace(plan.job, python=python))
     if not plan.job.mpi and plan.launcher.is_mpi(plan.job):
         plan = replace(plan, job=replace(plan.job, mpi=mpi_family(setup)))

@@ -1,4 +1,4 @@
-"""Fills a run folder before anything starts: the job, the code, the versions, allranks itself."""
+"""Fill a run folder before anything starts: the job, the code, the versions, allranks itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from allranks.runs.run_lookup import runs_root
 
 
 def make_run(plan: Plan, scheduler: str) -> Run:
-    """A new run folder for this plan, with the job as resolved in it."""
+    """Make a new run folder for this plan, with the resolved job in it."""
     root = Path(plan.job.runs).absolute() if plan.job.runs else runs_root()
     cwd = Path(plan.job.chdir or ".").resolve()
     run = Run.create(
@@ -32,8 +32,8 @@ def make_run(plan: Plan, scheduler: str) -> Run:
     return run
 
 
-def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, CodeSnapshot]:
-    """Take the snapshot; with a copy, the job's script is the copied one from now on.
+def snapshot_code(plan: Plan, run: Run, default: str) -> tuple[Plan, CodeSnapshot]:
+    """Take the code snapshot; with a copy, return the plan with the copied script.
 
     The working folder stays the user's, so relative paths to data keep their meaning, while imports
     come from the copy: Python puts the script's folder first.
@@ -42,7 +42,7 @@ def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, CodeSnapshot]:
     snapshot = take_snapshot(run.path, cwd, plan.job.snapshot or default)
     if snapshot.mode != "copy" or snapshot.root is None:
         return plan, snapshot
-    kept = with_kept_code(plan, run, snapshot.root)
+    kept = use_copied_code(plan, run, snapshot.root)
     if kept is plan:
         snapshot.notes.append(
             f"The job runs {plan.job.script} as it is when it starts; the copy in the run folder is "
@@ -51,8 +51,8 @@ def keep_code(plan: Plan, run: Run, default: str) -> tuple[Plan, CodeSnapshot]:
     return kept, snapshot
 
 
-def with_kept_code(plan: Plan, run: Run, root: Path | None = None) -> Plan:
-    """The plan with the run's own copy of the script, where it has one; ``root`` is what was copied."""
+def use_copied_code(plan: Plan, run: Run, root: Path | None = None) -> Plan:
+    """Return the plan with the run's copy of the script, where it has one; ``root`` is the copied folder."""
     root = root or Path(str(read_json(run.path / "code.json").get("root")))
     script = Path(plan.job.chdir or ".", plan.job.script or "").resolve()
     inside = script.relative_to(root) if script.is_relative_to(root) else None
@@ -62,23 +62,23 @@ def with_kept_code(plan: Plan, run: Run, root: Path | None = None) -> Plan:
     return replace(plan, job=replace(plan.job, script=str(copied.resolve())))
 
 
-def keep_strict_files(plan: Plan, run: Run) -> Plan:
-    """A DeepSpeed configuration with comments in it becomes a copy that every reader takes."""
+def copy_strict_configs(plan: Plan, run: Run) -> Plan:
+    """Replace a DeepSpeed configuration with comments in it by a copy of strict JSON."""
     args = with_strict_copies(plan, run.path)
     return plan if args == plan.job.args else replace(plan, job=replace(plan.job, args=args))
 
 
-def keep_versions(plan: Plan, run: Run, python: str | None) -> None:
-    """Packages of the job's interpreter, where it can be asked from here."""
+def record_versions(plan: Plan, run: Run, python: str | None) -> None:
+    """Record the packages of the job's interpreter, where it can be run from here."""
     if python is not None and not plan.job.container:
         from allranks.runs.package_versions import write_versions
 
         write_versions(run.path, python)
 
 
-def keep_allranks(run: Run) -> None:
-    """The package that submits goes along, so that nodes and containers need not install it.
+def copy_allranks(run: Run) -> None:
+    """Copy this package into the run folder, so that nodes and containers need not install it.
 
-    With its compiled files: a thousand ranks that each compile it would notice.
+    With its compiled files: a thousand ranks that each compile it would be slow.
     """
     shutil.copytree(Path(__file__).parents[1], run.path / "lib" / "allranks")

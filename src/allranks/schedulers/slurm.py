@@ -24,11 +24,11 @@ from allranks.schedulers.base import Scheduler, StartedRun
 from allranks.schedulers.requeue_notes import cluster_notes, job_notes
 from allranks.schedulers.resubmission import last_attempt_note, resubmit
 from allranks.schedulers.run_setup import (
-    keep_allranks,
-    keep_code,
-    keep_strict_files,
-    keep_versions,
+    copy_allranks,
+    copy_strict_configs,
     make_run,
+    record_versions,
+    snapshot_code,
 )
 from allranks.schedulers.run_state import RunFolder, RunStatus
 
@@ -47,10 +47,10 @@ class SlurmScheduler(Scheduler):
         check_syntax(render(plan))
         notes = cluster_notes(plan)
         run = make_run(plan, self.name)
-        plan, snapshot = keep_code(keep_strict_files(plan, run), run, "copy")
+        plan, snapshot = snapshot_code(copy_strict_configs(plan, run), run, "copy")
         if plan.agent:
-            keep_allranks(run)
-        keep_versions(plan, run, python)
+            copy_allranks(run)
+        record_versions(plan, run, python)
         script = run.path / "job.sh"
         write_text(script, render(plan, made_by=made_by, run_dir=str(run.path)))
         if plan.job.array:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.core.formatting import size
 from allranks.core.units import parse_time
-from allranks.errors import REPLACED, AllranksError
+from allranks.errors import REPLACED_EXIT_CODE, AllranksError
 from allranks.runtime.preemption.deadline import shared_deadline
 from allranks.runtime.world.communicator import get_communicator
 from allranks.train import resuming
@@ -118,7 +118,7 @@ class Writing:
         self.last_is_saved = not problem
         if taken:
             self._trainer.say(f"This start ends here: another one took over. {problem}")
-            raise SystemExit(REPLACED)
+            raise SystemExit(REPLACED_EXIT_CODE)
         if problem:
             self.newest = (-1, None)
             # Rank 0 tells of others' files that they did not come, the others why.

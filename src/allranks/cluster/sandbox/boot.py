@@ -1,4 +1,4 @@
-"""From nothing to a cluster whose nodes are idle, and back to nothing."""
+"""Start a sandbox until its nodes are idle, and remove it completely."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def start(
 
 
 def remove(name: str, place: Layout, record: SandboxRecord | None) -> None:
-    """End every process, then remove network, files and name. What is gone already is fine."""
+    """Kill every process, then remove network, files and name; what is gone already is skipped."""
     processes.kill_all(place)
     if record is not None and record.isolation == "network":
         isolation.remove_network(record.block, record.config.nodes)
     if place.root.parent == layout.home() or place.record.exists():
         shutil.rmtree(place.root, ignore_errors=not place.root.exists())
-    else:  # a directory that somebody else gave, and that we did not fill
+    else:  # a directory given by the caller, which was not filled
         with contextlib.suppress(OSError):
             place.root.rmdir()
     layout.forget(name)
 
 
 def cancel_jobs(place: Layout, patience: float) -> None:
-    """Let jobs end as by scancel, so that their clients elsewhere (srun, salloc) return."""
+    """Cancel all jobs, so that their clients elsewhere (srun, salloc) return."""
     jobs = (daemons.client(place, "squeue", "-h", "-o", "%A", timeout=5) or "").split()
     if not jobs:
         return
@@ -74,10 +74,10 @@ def wait_for_nodes(
     nodes: list[str],
     listener: tuple[str, int] | None = None,
 ) -> None:
-    """Wait until these nodes can take jobs.
+    """Wait until these nodes accept jobs.
 
-    The controller may not have noticed yet that a node was off, so one that returns is also asked
-    at the address where it listens.
+    The controller may not have noticed yet that a node was off, so the address where it listens is tried
+    too.
     """
 
     def ready() -> bool:
@@ -102,7 +102,7 @@ def alone(name: str) -> Iterator[None]:
 
 
 def registered() -> dict[str, Layout]:
-    """This user's sandboxes by name, running or not."""
+    """Return this user's sandboxes by name, running or not."""
     folder = layout.home()
     try:
         entries = sorted(folder.iterdir())
@@ -116,14 +116,14 @@ def registered() -> dict[str, Layout]:
 
 
 def _check(config: SandboxConfig) -> tuple[str, str]:
-    """What can be known before anything is made."""
+    """Check what can be checked before anything is created; return the isolation and why."""
     programs.require(config.isolation, config.accounting)
     daemons.user_name()
     return isolation.choose(config.isolation)
 
 
 def _make_room(name: str, replace: bool) -> None:
-    """Clear what an earlier sandbox of this name left; one that runs only when asked to."""
+    """Remove what an earlier sandbox of this name left; one that runs only with ``replace``."""
     place = registered().get(name)
     if place is None:
         return

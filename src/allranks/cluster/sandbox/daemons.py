@@ -1,4 +1,4 @@
-"""Starting the daemons of a sandbox, and waiting until each one serves."""
+"""Start the daemons of a sandbox, and wait until each one is ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from allranks.errors import SandboxError
 
 
 def user_name() -> str:
-    """Who the daemons run as. Slurm knows users by name only."""
+    """Return the user that the daemons run as. Slurm knows users by name only."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -31,7 +31,7 @@ def user_name() -> str:
 
 
 def write_files(record: SandboxRecord, layout: Layout) -> None:
-    """Configuration, key, pretended GPUs."""
+    """Write configuration, key and fake GPUs."""
     layout.make_folders(record.nodes)
     key = layout.root / "munge/munge.key"
     key.touch(mode=0o600)
@@ -71,7 +71,7 @@ def start_controller(record: SandboxRecord, layout: Layout, deadline: float) -> 
 
 
 def start_node(record: SandboxRecord, layout: Layout, node: str) -> int:
-    """Switch a node on; it may take a moment to serve."""
+    """Start a node; it may take a moment to be ready."""
     index, block = record.index(node), record.block
     slurmd = [programs.path_of("slurmd"), "-D", "-N", node, "-f", str(layout.slurm_conf)]
     if record.isolation == "plain":
@@ -96,15 +96,16 @@ def start(layout: Layout, program: str, *words: str, **extra: str) -> int:
 def wait_for(
     ready: Callable[[], bool], layout: Layout, pids: dict[str, int], deadline: float
 ) -> None:
-    """Wait until something is so; raises at the deadline or when one of the daemons ends."""
+    """Wait until ``ready()``; SandboxError at the deadline or when one of the daemons exits."""
     while not ready():
         dead = [role for role, pid in pids.items() if not processes.alive(pid)]
         late = time.monotonic() > deadline
         if dead or late:
             role = dead[0] if dead else next(iter(pids))
-            what = "ended while it started" if dead else "did not serve in time"
+            what = "exited while starting" if dead else "was not ready in time"
             raise SandboxError(
-                f"The sandbox did not start: {role} {what}. Its last words:\n"
+                f"The sandbox did not start: {role} {what}. The end of its log:\
+"
                 f"{layout.last_words(role)}\n"
                 "Nothing was left behind. Change what it names (--set KEY=VALUE) and try again."
             )
@@ -112,7 +113,7 @@ def wait_for(
 
 
 def client(layout: Layout, *argv: str, timeout: float = 10) -> str | None:
-    """What a Slurm client prints; None when it fails or does not answer."""
+    """Run a Slurm client and return its output; None when it fails or does not answer."""
     clean = {key: value for key, value in os.environ.items() if not is_slurm_variable(key)}
     environment = {**clean, **_path(), "SLURM_CONF": str(layout.slurm_conf)}
     try:
@@ -130,13 +131,13 @@ def client(layout: Layout, *argv: str, timeout: float = 10) -> str | None:
 
 
 def is_slurm_variable(name: str) -> bool:
-    """Whether a variable steers Slurm's programs, and so must not come from another cluster."""
+    """Return whether a variable configures Slurm's programs, and so must not come from another cluster."""
     prefixes = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_", "SACCT_")
     return name.startswith(prefixes)
 
 
 def listens(address: str, port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Return whether something accepts connections there."""
     try:
         with socket.create_connection((address, port), timeout=2):
             return True
@@ -178,7 +179,8 @@ def _install_database(layout: Layout, user: str) -> None:
         )
     if done.returncode != 0:
         raise SandboxError(
-            "The sandbox did not start: mariadb-install-db failed. Its last words:\n"
+            "The sandbox did not start: mariadb-install-db failed. The end of its log:\
+"
             f"{layout.last_words('mariadb-install-db')}\nStart it without --accounting."
         )
 

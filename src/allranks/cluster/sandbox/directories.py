@@ -1,4 +1,4 @@
-"""Where a sandbox keeps its files, and how a name becomes a directory.
+"""The directories of sandboxes, and their names.
 
 A sandbox is one directory. Unless the caller names another, it lies in /tmp: the same place from a
 desktop, ssh, cron or CI (``XDG_RUNTIME_DIR`` is not), and short, since the paths of Unix sockets
@@ -62,21 +62,21 @@ class Layout:
         return self.root / "sandbox.json"
 
     def log(self, daemon: str) -> Path:
-        """The daemon's own log."""
+        """Return the path of the daemon's log."""
         return self.root / "log" / f"{daemon}.log"
 
     def output(self, daemon: str) -> Path:
-        """What the daemon printed."""
+        """Return the path of the daemon's output."""
         return self.root / "log" / f"{daemon}.out"
 
     def make_folders(self, nodes: list[str]) -> None:
-        """Create every folder; jobs of other users must be able to enter."""
+        """Create every folder, readable for jobs of other users."""
         for folder in (*_FOLDERS, *(f"spool/{node}" for node in nodes)):
             (self.root / folder).mkdir(exist_ok=True)
             (self.root / folder).chmod(0o755)
 
     def last_words(self, daemon: str, lines: int = 6) -> str:
-        """The end of the daemon's log, or of what it printed."""
+        """Return the end of the daemon's log, or of its output."""
         for path in (self.log(daemon), self.output(daemon)):
             with contextlib.suppress(OSError):
                 if text := path.read_text(errors="replace").strip():
@@ -85,12 +85,12 @@ class Layout:
 
 
 def home() -> Path:
-    """The folder of this user's sandboxes."""
+    """Return the folder of this user's sandboxes."""
     return Path(f"/tmp/allranks-sandbox-{os.getuid()}")
 
 
 def check_name(name: str) -> str:
-    """The name, when it can be a folder's."""
+    """Return the name; SandboxError when it is not a valid folder name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,29}", name):
         raise SandboxError(
             f"{name!r} cannot name a sandbox.\n"
@@ -100,7 +100,7 @@ def check_name(name: str) -> str:
 
 
 def make_root(name: str, directory: Path | None) -> Layout:
-    """Create the directory of a new sandbox and make its name find it."""
+    """Create the directory of a new sandbox, with a link from its name."""
     entry = home() / check_name(name)
     layout = Layout(entry if directory is None else directory.resolve())
     if directory is None:
@@ -122,7 +122,7 @@ def forget(name: str) -> None:
 
 
 def _in_home(make: Callable[[], None]) -> None:
-    """Make an entry of the folder, which a sandbox that goes down may just be removing."""
+    """Make an entry of the folder, which another sandbox may be removing at this moment."""
     while True:
         _make_home()
         with contextlib.suppress(FileNotFoundError):

@@ -38,7 +38,7 @@ def choose(asked: str) -> tuple[str, str]:
 
 
 def enter(name: str, hosts: str, address: str, command: list[str], network: bool) -> list[str]:
-    """The command line that runs ``command`` as a machine of its own.
+    """Return the command line that runs ``command`` as a separate machine.
 
     An ordinary user is root in an outer user namespace, to set the hostname and mount; slurmd runs
     in an inner one that maps back to the real user, so that munge and SlurmUser agree.
@@ -56,7 +56,7 @@ def enter(name: str, hosts: str, address: str, command: list[str], network: bool
 
 
 def _obstacle() -> str:
-    """What keeps a node from being a machine of its own; empty when nothing does."""
+    """Return why a node cannot be a separate machine; empty when it can."""
     absent = [name for name in programs.NAMESPACES if programs.find(name) is None]
     if absent:
         return f"{absent[0]} is not installed"
@@ -73,12 +73,12 @@ def _obstacle() -> str:
 
 
 def bridge(block: Block) -> str:
-    """The bridge's name; interfaces have at most 15 letters."""
+    """Return the bridge's name; interfaces have at most 15 characters."""
     return f"arsb{block.number}"
 
 
 def network_conflict(block: Block) -> str:
-    """Why this block's network cannot be used, or nothing."""
+    """Return why this block's network cannot be used; empty when it can."""
     if block.isolation != "network":
         return ""
     if _ip("link", "show", bridge(block), check=False).returncode == 0:
@@ -101,7 +101,7 @@ def create_network(block: Block) -> None:
 
 
 def connect_node(block: Block, index: int, pid: int) -> None:
-    """Lay a cable from the bridge to the node whose first process is ``pid``."""
+    """Connect the bridge to the node whose first process is ``pid``."""
     cable = _cable(block, index)
     _ip("link", "del", cable, check=False)  # of a node that was switched off a moment ago
     _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
@@ -109,7 +109,7 @@ def connect_node(block: Block, index: int, pid: int) -> None:
 
 
 def remove_network(block: Block, nodes: int) -> None:
-    """Take everything down; what is not there is no mistake."""
+    """Remove all interfaces; absent ones are skipped."""
     for index in range(1, nodes + 1):
         _ip("link", "del", _cable(block, index), check=False)
     _ip("link", "del", bridge(block), check=False)

@@ -1,4 +1,4 @@
-"""The first process of a node that is a machine of its own. Started by path, not imported.
+"""The init process of a node that is a separate machine. Started by path, not imported.
 
 It names the machine, lays the sandbox's host names over /etc/hosts (in a private mount namespace),
 configures the network where the node has one, starts slurmd, and collects whatever ends, as an init
@@ -15,7 +15,7 @@ import time
 
 
 def main(arguments: list[str]) -> int:
-    """NAME HOSTS ADDRESS COMMAND…; ADDRESS is empty when the network is shared."""
+    """Run NAME HOSTS ADDRESS COMMAND…; ADDRESS is empty when the network is shared."""
     name, hosts, address, *command = arguments
     socket.sethostname(name)
     subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _configure(address: str) -> None:
-    """Bring up loopback and the interface that the sandbox hands in."""
+    """Bring up loopback and the interface that the sandbox moves here."""
     deadline = time.monotonic() + 20
     while "eth0" not in [interface for _, interface in socket.if_nameindex()]:
         if time.monotonic() > deadline:

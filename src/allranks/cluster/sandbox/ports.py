@@ -1,4 +1,4 @@
-"""A free block of ports for a sandbox, chosen so that two that start at once never share one.
+"""Find a free block of ports for a sandbox; two that start at once never get the same.
 
 A block is 128 ports; its number is also the second part of the nodes' addresses (127.B.0.K, or
 10.B.0.K in network isolation). While a sandbox starts it holds an abstract Unix socket with the
@@ -43,23 +43,23 @@ class Block:
         return f"10.{self.number}.0.254" if self.isolation == "network" else "127.0.0.1"
 
     def address(self, index: int) -> str:
-        """The address of the node with that number, from 1."""
+        """Return the address of the node with that number, from 1."""
         if self.isolation == "plain":
             return "127.0.0.1"
         return f"{'10' if self.isolation == 'network' else '127'}.{self.number}.0.{index}"
 
     def node_port(self, index: int) -> int:
-        """The port of that node's slurmd."""
+        """Return the port of that node's slurmd."""
         return self.port + index
 
     def ports(self, nodes: int) -> list[int]:
-        """Every port that a sandbox of so many nodes listens on."""
+        """Return every port that a sandbox of that many nodes listens on."""
         return [*range(self.port, self.port + nodes + 1), self.database_port]
 
 
 @contextlib.contextmanager
 def guard(key: str, wait: float = 0.0) -> Iterator[bool]:
-    """Hold a name that one process of this machine can hold; False when another has it."""
+    """Hold a machine-wide lock by name; yields False when another process has it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
         yield _bind_name(holder, f"\0allranks-sandbox/{key}", time.monotonic() + wait)
 
@@ -83,10 +83,10 @@ def reserve(
     taken: set[int],
     obstacle: Callable[[Block], str],
 ) -> Iterator[Block]:
-    """A block that nobody uses, kept from others until the ``with`` ends.
+    """Reserve a free block until the ``with`` ends.
 
     ``taken`` are the blocks of this user's other sandboxes (a killed node frees its port but keeps
-    its claim); ``obstacle`` says why a block's addresses cannot be had, or nothing.
+    its claim); ``obstacle`` returns why a block's addresses cannot be used, or nothing.
     """
     reason = ""
     for first in [port] if port is not None else [number * _SIZE for number in _NUMBERS]:

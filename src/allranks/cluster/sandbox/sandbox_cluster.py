@@ -1,4 +1,4 @@
-"""The sandbox: a real Slurm cluster on this machine, started and stopped as one thing."""
+"""The sandbox: a real Slurm cluster on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from allranks.errors import SandboxError
 
 
 class Sandbox:
-    """A sandbox that runs, or what is left of one. Made by ``up`` or ``open``.
+    """A running sandbox, or what is left of one. Made by ``up`` or ``open``.
 
     As a context manager it is stopped at the end.
     """
@@ -42,7 +42,7 @@ class Sandbox:
 
     @classmethod
     def open(cls, name_or_dir: str | Path = "default") -> Sandbox:
-        """The sandbox of that name, or in that directory, in whatever state it is."""
+        """Open the sandbox of that name, or in that directory, whatever its state."""
         known = boot.registered()
         if str(name_or_dir) in known:
             layout = known[str(name_or_dir)]
@@ -81,7 +81,7 @@ class Sandbox:
         return needed
 
     def environ(self) -> dict[str, str]:
-        """Our environment with ``env``, and without what another cluster has set."""
+        """Return this process's environment with ``env``, without variables of another cluster."""
         ours = {k: v for k, v in os.environ.items() if not daemons.is_slurm_variable(k)}
         return {**ours, **self.env}
 
@@ -92,20 +92,20 @@ class Sandbox:
         )
 
     def shell(self, command: Sequence[str] = ()) -> list[str]:
-        """The command line of a shell to run in ``environ()``, or the command itself."""
+        """Return the command line of a shell to run in ``environ()``, or the command itself."""
         return list(command) or [os.environ.get("SHELL") or "/bin/sh"]
 
     def status(self) -> SandboxStatus:
-        """Nodes, jobs and daemons as they are now."""
+        """Return the state of nodes, jobs and daemons."""
         return status.read(self.record, self.layout)
 
     def kill_node(self, node: str) -> bool:
-        """Power a node off: all its processes die at once. False when it was off already."""
+        """Power a node off by killing all its processes. False when it was off already."""
         self.record.index(node)
         return processes.kill_all(self.layout, node) > 0
 
     def start_node(self, node: str) -> bool:
-        """Switch a node on and wait until it takes jobs. False when it was on already."""
+        """Power a node on and wait until it accepts jobs. False when it was on already."""
         index = self.record.index(node)
         if processes.find(self.layout, node):
             return False
@@ -141,13 +141,13 @@ class Sandbox:
 
 
 def list_sandboxes() -> list[Sandbox]:
-    """Every sandbox of this user, running or left behind."""
+    """Return every sandbox of this user, running or left over."""
     known = boot.registered()
     return [Sandbox(load_record(layout) or _broken(name), layout) for name, layout in known.items()]
 
 
 def _broken(name: str) -> SandboxRecord:
-    """Stands for a sandbox that was interrupted before it wrote down what it is."""
+    """Return the record of a sandbox that was interrupted before it wrote one."""
     return SandboxRecord(
         name, SandboxConfig(nodes=1), "plain", "its record is missing", 0, "unknown"
     )

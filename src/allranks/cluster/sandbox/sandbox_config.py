@@ -75,7 +75,7 @@ class SandboxConfig:
         return {**asdict(self), "settings": dict(self.settings)}
 
     def describe_node(self) -> str:
-        """One node in words: ``8 CPUs, 4000 MiB, 4 × a100``."""
+        """Describe one node: ``8 CPUs, 4000 MiB, 4 × a100``."""
         parts = [f"{self.cpus} CPU{'s' * (self.cpus != 1)}", f"{self.memory} MiB"]
         if self.gpus:
             parts.append(f"{self.gpus} × {self.gpu_type or 'GPU'}")
@@ -131,7 +131,7 @@ class SandboxRecord:
         return [f"node{index}" for index in range(1, self.config.nodes + 1)]
 
     def index(self, node: str) -> int:
-        """The node's number, from 1."""
+        """Return the node's number, from 1."""
         if node not in self.nodes:
             raise SandboxError(
                 f"Sandbox '{self.name}' has no node '{node}'; it has {', '.join(self.nodes)}.\n"
@@ -140,13 +140,13 @@ class SandboxRecord:
         return self.nodes.index(node) + 1
 
     def save(self, layout: Layout) -> None:
-        """Write it down."""
+        """Write ``sandbox.json``."""
         values = {**asdict(self), "config": self.config.as_dict()}
         layout.record.write_text(json.dumps(values, indent=2) + "\n")
 
 
 def load_record(layout: Layout) -> SandboxRecord | None:
-    """The record of the sandbox in that directory, or None when there is none to read."""
+    """Read the record of the sandbox in that directory; None when there is none."""
     try:
         values = json.loads(layout.record.read_text())
         return SandboxRecord(**{**values, "config": SandboxConfig(**values["config"])})

@@ -1,7 +1,7 @@
-"""The processes of a sandbox: starting them detached, finding every one, ending them.
+"""The processes of a sandbox: start them detached, find every one, kill them.
 
 No pid files: each daemon carries the sandbox's directory and its own role in its environment, and
-/proc is asked. Newer slurmstepds write their title over their environment; they are known by the
+/proc is searched. Newer slurmstepds write their title over their environment; they are known by the
 log that they hold open. A job's tasks have the environment of whoever submitted them, but Slurm
 adds its configuration file and the node's name. What these have started belongs to them.
 """
@@ -35,7 +35,7 @@ class Member:
 
 
 class _Detached(subprocess.Popen[bytes]):
-    """A child that is meant to outlive us, so losing sight of it is no mistake."""
+    """A child that may outlive this process, so its Popen may be dropped without a warning."""
 
     def __del__(self) -> None:
         pass
@@ -45,7 +45,7 @@ _children: dict[int, _Detached] = {}
 
 
 def spawn(argv: Sequence[str], layout: Layout, role: str, extra: Mapping[str, str]) -> int:
-    """Start a daemon in its own session, with none of our files open. Its pid."""
+    """Start a daemon in its own session, without inherited files; return its pid."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     marks = {"SLURM_CONF": str(layout.slurm_conf), DIRECTORY: str(layout.root), ROLE: role}
     with open(layout.output(role), "ab") as output:
@@ -64,7 +64,7 @@ def spawn(argv: Sequence[str], layout: Layout, role: str, extra: Mapping[str, st
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended but was not collected does not."""
+    """Return whether the process runs; a zombie does not."""
     if (child := _children.get(pid)) and child.poll() is not None:
         return False
     stat = _stat(pid)
@@ -72,7 +72,7 @@ def alive(pid: int) -> bool:
 
 
 def find(layout: Layout, role: str | None = None) -> list[Member]:
-    """Every living process of the sandbox, or of one daemon or node; daemons before tasks."""
+    """Return every running process of the sandbox, or of one daemon or node; daemons before tasks."""
     table = {pid: stat for pid in _pids() if (stat := _stat(pid)) and stat[0] not in "ZX"}
     marked: dict[int, str] = {}
     tasks: dict[int, str] = {}
@@ -94,7 +94,7 @@ def find(layout: Layout, role: str | None = None) -> list[Member]:
 
 
 def kill_all(layout: Layout, role: str | None = None, patience: float = 15.0) -> int:
-    """End every process of the sandbox, or of one role, at once; how many there were."""
+    """Kill every process of the sandbox, or of one role; return how many there were."""
     deadline = time.monotonic() + patience
     seen: set[int] = set()
     while members := find(layout, role):
@@ -105,7 +105,8 @@ def kill_all(layout: Layout, role: str | None = None, patience: float = 15.0) ->
         if time.monotonic() > deadline:
             pids = " ".join(str(member.pid) for member in members)
             raise SandboxError(
-                f"The sandbox in {layout.root} was told to stop, but these processes stay: {pids}\n"
+                f"These processes of the sandbox in {layout.root} cannot be killed: {pids}\
+"
                 f"Look at them with: ps -fp {pids.replace(' ', ',')}"
             )
         time.sleep(0.02)
@@ -115,7 +116,7 @@ def kill_all(layout: Layout, role: str | None = None, patience: float = 15.0) ->
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one started."""
+    """Return the child processes of a process."""
     return [other for other in _pids() if (stat := _stat(other)) and stat[1] == pid]
 
 
@@ -141,7 +142,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """State and parent."""
+    """Return the state and the parent of a process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -158,7 +159,7 @@ def _environment(pid: int) -> bytes:
 
 
 def _open_log(pid: int, layout: Layout) -> str:
-    """Whose log one of Slurm's own processes writes to."""
+    """Return the daemon whose log one of Slurm's processes has open."""
     with contextlib.suppress(OSError):
         if Path(f"/proc/{pid}/comm").read_text().startswith("slurm"):
             for link in Path(f"/proc/{pid}/fd").iterdir():

@@ -1,4 +1,4 @@
-"""What a sandbox is doing: its nodes, its jobs, its daemons."""
+"""The state of a sandbox: its nodes, its jobs, its daemons."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SandboxJob:
 
 @dataclass(frozen=True)
 class SandboxStatus:
-    """All of a sandbox."""
+    """The state of a sandbox."""
 
     name: str
     directory: str
@@ -58,7 +58,7 @@ class SandboxStatus:
 
 
 def read(record: SandboxRecord, layout: Layout) -> SandboxStatus:
-    """Ask /proc and the controller."""
+    """Read the state of a sandbox from /proc and the controller."""
     roles = {member.role for member in processes.find(layout)}
     states = node_states(layout) if "slurmctld" in roles else None
     return SandboxStatus(
@@ -80,13 +80,13 @@ def read(record: SandboxRecord, layout: Layout) -> SandboxStatus:
 
 
 def daemon_names(record: SandboxRecord) -> list[str]:
-    """The daemons beside the nodes."""
+    """Return the daemons beside the nodes."""
     extra = ["mariadbd", "slurmdbd"] if record.config.accounting else []
     return ["munged", *extra, "slurmctld"]
 
 
 def node_states(layout: Layout) -> dict[str, str] | None:
-    """Every node's state, or None when the controller does not answer."""
+    """Return every node's state, or None when the controller does not answer."""
     text = client(layout, "sinfo", "-h", "-N", "-p", "main", "-o", "%N %T")
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""A sandbox in words, for a terminal of 80 columns."""
+"""Sandboxes as text, for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from allranks.cluster.sandbox.sandbox_status import SandboxStatus
 
 
 def started(sandbox: Sandbox, seconds: float) -> str:
-    """What has just been started, and what to type next."""
+    """Describe a sandbox that was just started, and what to type next."""
     record = sandbox.record
     which = "" if record.name == "default" else f" --name {record.name}"
     return f"""\
@@ -29,7 +29,7 @@ Stop it, and remove all of it:
 
 
 def status(state: SandboxStatus) -> str:
-    """Daemons, nodes and jobs."""
+    """Describe daemons, nodes and jobs."""
     daemons = [f"{name} {'runs' if on else 'IS DEAD'}" for name, on in state.daemons.items()]
     nodes = [(node.name, "on" if node.on else "off", node.state) for node in state.nodes]
     parts = [
@@ -43,7 +43,7 @@ def status(state: SandboxStatus) -> str:
 
 
 def listing(states: list[SandboxStatus]) -> str:
-    """One line a sandbox."""
+    """List sandboxes, one per line."""
     if not states:
         return "There is no sandbox. Start one with: allranks sandbox up"
     rows = [

@@ -1,4 +1,4 @@
-"""The configuration files of a sandbox, as text. Every line is taken by Slurm 22.05 to 26.05."""
+"""The configuration files of a sandbox, as text. Every line is valid in Slurm 22.05 to 26.05."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from allranks.cluster.sandbox.sandbox_config import SandboxConfig, SandboxRecord
 
 
 def slurm_conf(record: SandboxRecord, layout: Layout, user: str) -> str:
-    """slurm.conf: the settings (the caller's replace ours), the nodes, two partitions."""
+    """Render slurm.conf: the settings (the caller's override), the nodes, two partitions."""
     settings = {
         **_daemons(record, layout, user),
         **_SCHEDULING,
@@ -21,7 +21,7 @@ def slurm_conf(record: SandboxRecord, layout: Layout, user: str) -> str:
 
 
 def gres_conf(record: SandboxRecord, layout: Layout) -> str:
-    """gres.conf: the pretended GPUs. Slurm wants character devices, and follows links."""
+    """Render gres.conf with the fake GPUs. Slurm requires character devices, and follows links."""
     config = record.config
     if not config.gpus:
         return ""
@@ -36,7 +36,7 @@ def gres_conf(record: SandboxRecord, layout: Layout) -> str:
 
 
 def slurmdbd_conf(record: SandboxRecord, layout: Layout, user: str) -> str:
-    """slurmdbd.conf: accounting in a database that only listens on its own socket."""
+    """Render slurmdbd.conf: accounting in a database that only listens on its own socket."""
     return "\n".join(
         [
             "AuthType=auth/munge",
@@ -57,7 +57,7 @@ def slurmdbd_conf(record: SandboxRecord, layout: Layout, user: str) -> str:
 
 
 def hosts(record: SandboxRecord, machine: str, existing: str) -> str:
-    """What a node sees as /etc/hosts: the nodes, then what this machine's file says."""
+    """Render /etc/hosts of a node: the nodes, then this machine's file."""
     block = record.block
     ours = ["127.0.0.1 localhost", "::1 localhost"]
     ours += [f"{block.address(index)} {node}" for index, node in enumerate(record.nodes, start=1)]
@@ -159,7 +159,7 @@ def _no_accounting(layout: Layout) -> dict[str, str]:
 
 
 def _override(settings: dict[str, str], config: SandboxConfig) -> dict[str, str]:
-    """Our lines with the caller's over them; Slurm does not mind upper or lower case."""
+    """Return the settings with the caller's on top; Slurm ignores case."""
     spelling = {key.lower(): key for key in settings}
     merged = dict(settings)
     for key, value in config.settings.items():

@@ -1,4 +1,4 @@
-"""The programs that a sandbox starts: where they are, and what to install when they are not."""
+"""The programs that a sandbox starts: find them, or name the packages to install."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ NAMESPACES = ("unshare", "mount")
 
 
 def search_path() -> str:
-    """PATH, and after it the folders of daemons."""
+    """Return PATH, followed by the folders of daemons."""
     have = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join([*have, *(folder for folder in _SBIN if folder not in have)])
 
 
 def find(program: str) -> str | None:
-    """The program's path, or None."""
+    """Return the program's path, or None."""
     return shutil.which(program, path=search_path())
 
 
 def path_of(program: str) -> str:
-    """The program's path; raises when it is not installed."""
+    """Return the program's path; MissingDependencyError when it is not installed."""
     found = find(program)
     if found is None:
         raise _missing([program])
@@ -76,7 +76,7 @@ def path_of(program: str) -> str:
 
 
 def needed(isolation: str, accounting: bool) -> list[str]:
-    """Every program that such a sandbox starts."""
+    """Return every program that such a sandbox starts."""
     names = [*_BASE]
     if isolation in ("hosts", "network"):
         names += NAMESPACES
@@ -93,7 +93,7 @@ def require(isolation: str = "auto", accounting: bool = False) -> None:
 
 
 def slurm_version() -> str:
-    """The installed version, like 22.05.8."""
+    """Return the installed version, like 22.05.8."""
     return _version(path_of("slurmctld"))
 
 

@@ -31,7 +31,7 @@ from allranks.errors import MissingDependencyError
 
 @contextmanager
 def sandbox_for_tests(**config: Any) -> Iterator[Sandbox]:
-    """A cluster of its own name and ports, stopped at the end, whatever happens in between.
+    """Start a cluster with its own name and ports; it is stopped at the end, whatever happens.
 
     Takes the fields of ``SandboxConfig``. Raises ``MissingDependencyError``, with the command to
     type, when the programs are not installed.
@@ -44,7 +44,7 @@ def sandbox_for_tests(**config: Any) -> Iterator[Sandbox]:
 
 
 def missing_reason(isolation: str = "auto", accounting: bool = False) -> str:
-    """Why such a cluster cannot be started here, for ``pytest.mark.skipif``; empty when it can."""
+    """Return why such a cluster cannot be started here, for ``pytest.mark.skipif``; empty when it can."""
     try:
         programs.require(isolation, accounting)
     except MissingDependencyError as error:

@@ -1,4 +1,4 @@
-"""Sites: what a cluster has, which one this is, and whether a job fits."""
+"""Sites: the facts of clusters, detection of the current one, and whether a job fits it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster is: its kinds of nodes, its partitions, and what every job there needs.
+"""The model of a cluster: its kinds of nodes, its partitions, and the defaults of its jobs.
 
 Whatever is not known is ``None``, and nothing is checked against it.
 """
@@ -50,7 +50,7 @@ class NodeShape:
         return None if self.memory is None else max(self.memory - self.reserved_memory, 0)
 
     def offers(self, gpu_type: str | None) -> bool:
-        """Whether a job may ask these GPUs by that type. No type asks for any."""
+        """Return whether a job may request these GPUs by that type; no type matches any."""
         if gpu_type is None:
             return True
         return self.gpu_type is not None and self.gpu_type.lower() == gpu_type.lower()
@@ -136,12 +136,12 @@ class Site:
     """Why this site was taken, when nobody named it."""
 
     def partition(self, name: str) -> Partition | None:
-        """The partition of that name."""
+        """Return the partition of that name."""
         return next((each for each in self.partitions if each.name == name), None)
 
     @property
     def first_choice(self) -> Partition | None:
-        """Where a job goes that names no partition."""
+        """The partition of a job that names none."""
         if self.default_partition is not None:
             return self.partition(self.default_partition)
         return next((each for each in self.partitions if each.default), None)

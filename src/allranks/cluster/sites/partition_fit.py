@@ -1,4 +1,4 @@
-"""Does a job fit the site: the partition it goes to, or what to type instead."""
+"""Select the partition and the node shape for a job, or explain what to type instead."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _MEMORY_RESERVE = 1 / 64
 
 
 class NodeShare(NamedTuple):
-    """A part of a node. What the site does not tell is None."""
+    """A share of a node. What the site does not specify is None."""
 
     cpus: int | None
     memory: int | None
     """MiB."""
     why: str
-    """How it was reckoned, for people."""
+    """How it was computed, for people."""
 
 
 def select_partition(site: Site, request: ResourceRequest) -> Partition:
-    """The partition that the job goes to; SiteError when it does not fit.
+    """Return the partition for the job; SiteError when none fits.
 
-    A site that lists no partitions cannot refuse: the answer is then a partition without limits.
+    A site that lists no partitions fits any job: the result is then a partition without limits.
     """
     if not site.partitions:
         return Partition(name=request.partition or "")
@@ -85,7 +85,7 @@ def _message(
 
 
 def select_node_shape(partition: Partition, request: ResourceRequest) -> NodeShape | None:
-    """The kind of node to plan for: of those that fit, the one with least for each GPU.
+    """Return the kind of node to plan for: of those that fit, the one with least per GPU.
 
     Slurm may give any of them, so a share must be right on the smallest.
     """
@@ -99,7 +99,7 @@ def _per_gpu(shape: NodeShape) -> tuple[float, float]:
 
 
 def share_of_node(shape: NodeShape, gpus: int) -> NodeShare:
-    """The part of a node's CPUs and memory that belongs to so many of its GPUs."""
+    """Return the share of a node's CPUs and memory that belongs to that many of its GPUs."""
     if not shape.gpus or not gpus:
         memory = _less_reserve(shape.usable_memory, 1, 1)
         return NodeShare(shape.usable_cpus, memory, f"the whole node{_size(shape)}")

@@ -1,4 +1,4 @@
-"""What a partition lacks for a job: one problem for each thing asked that it does not have."""
+"""Compare a request with the limits of a partition: one problem for each limit it exceeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from allranks.core.units import Gpus, format_memory, format_time
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """What a job asks of a site."""
+    """The resources that a job requests of a site."""
 
     nodes: int = 1
     """Machines."""
@@ -31,7 +31,7 @@ class ResourceRequest:
 
 
 class Problem(NamedTuple):
-    """One thing that a partition does not have."""
+    """One limit of a partition that a request exceeds."""
 
     kind: str
     asks: str
@@ -45,17 +45,17 @@ Explained = tuple[Problem, list[NodeShape]]
 
 
 def problems(partition: Partition, request: ResourceRequest) -> list[Problem]:
-    """All that keeps the job from this partition."""
+    """Return every limit of this partition that the request exceeds."""
     shapes, found = narrow(partition, request)
     limits = (_nodes(partition, request, [] if found else shapes), _time(partition, request))
     return found + [each for each in limits if each is not None]
 
 
 def narrow(partition: Partition, request: ResourceRequest) -> tuple[list[NodeShape], list[Problem]]:
-    """The kinds of nodes that have all that is asked, and what none of them has.
+    """Return the kinds of nodes that satisfy the request, and the limits that none of them satisfies.
 
-    Where a demand leaves nothing, the nodes that come nearest stay: they are the ones that the
-    advice is about, and the next reason must hold for them.
+    Where no node satisfies a demand, those that come nearest stay: the advice is about them, and the next
+    demand is checked on them.
     """
     shapes, found = list(partition.shapes), []
     for fits, explain in _DEMANDS:
@@ -68,7 +68,7 @@ def narrow(partition: Partition, request: ResourceRequest) -> tuple[list[NodeSha
 
 
 def offer(partition: Partition, request: ResourceRequest, kind: str) -> str:
-    """What a partition that fits has more of, in a few words."""
+    """Describe what a partition that fits has more of."""
     shapes, _ = narrow(partition, request)
     if kind == "gpus":
         return f"{_most(each.gpus for each in shapes)} per node"
@@ -85,7 +85,7 @@ def offer(partition: Partition, request: ResourceRequest, kind: str) -> str:
 
 
 def types(shapes: Iterable[NodeShape]) -> str:
-    """GPU types with their numbers: ``a100 (4 per node), v100 (2 per node)``."""
+    """Describe GPU types with their numbers: ``a100 (4 per node), v100 (2 per node)``."""
     counts: dict[str, int] = {}
     for each in shapes:
         if each.gpus:
@@ -95,13 +95,13 @@ def types(shapes: Iterable[NodeShape]) -> str:
 
 
 def cpu_limit(shape: NodeShape, partition: Partition) -> int | None:
-    """Most CPUs that a job gets on a node of this kind."""
+    """Return the most CPUs that a job can have on a node of this kind."""
     known = [each for each in (shape.usable_cpus, partition.max_cpus_per_node) if each is not None]
     return min(known, default=None)
 
 
 def memory_limit(shape: NodeShape, partition: Partition) -> int | None:
-    """Most MiB that a job gets on a node of this kind."""
+    """Return the most MiB that a job can have on a node of this kind."""
     limits = (shape.usable_memory, partition.max_memory_per_node)
     return min((each for each in limits if each is not None), default=None)
 

@@ -1,4 +1,4 @@
-"""What ``scontrol`` prints, as records.
+"""Parse the output of ``scontrol`` into records.
 
 The one-line form (``-o``) has kept its shape from Slurm 22.05 to 26.05: ``Key=Value`` with blanks
 between, new keys among old ones. Only a few values hold blanks (``OS=``, ``Reason=``), and none of
@@ -33,12 +33,12 @@ _NVIDIA = re.compile(
 
 
 def nodes(text: str) -> list[Record]:
-    """The records of ``scontrol show node -o``."""
+    """Parse ``scontrol show node -o``."""
     return _records(text, _NODE_KEYS)
 
 
 def partitions(text: str) -> list[Record]:
-    """The records of ``scontrol show partition -o``."""
+    """Parse ``scontrol show partition -o``."""
     return _records(text, _PARTITION_KEYS)
 
 
@@ -56,7 +56,7 @@ def _records(text: str, keys: tuple[str, ...]) -> list[Record]:
 
 
 def settings(text: str) -> Record:
-    """``scontrol show config`` as a table."""
+    """Parse ``scontrol show config``."""
     table: Record = {}
     for key, value in _SETTING.findall(text):
         table.setdefault(key, value.strip())
@@ -64,7 +64,7 @@ def settings(text: str) -> Record:
 
 
 def number(value: str | None) -> int | None:
-    """A count; None for UNLIMITED and the like. ``3 sec`` is 3."""
+    """Parse a count; None for UNLIMITED and the like. ``3 sec`` is 3."""
     if value is None or value in _NOTHING:
         return None
     match = re.match(r"\d+", value)
@@ -72,7 +72,7 @@ def number(value: str | None) -> int | None:
 
 
 def seconds(value: str | None) -> int | None:
-    """A time limit; None for UNLIMITED."""
+    """Parse a time limit; None for UNLIMITED."""
     if value is None or value in _NOTHING:
         return None
     try:
@@ -82,7 +82,7 @@ def seconds(value: str | None) -> int | None:
 
 
 def gpus(gres: str | None) -> list[tuple[str | None, int]]:
-    """GPU types and counts of a node's ``Gres``: equal types are added up."""
+    """Parse GPU types and counts of a node's ``Gres``; equal types are added up."""
     counts: dict[str | None, int] = {}
     for name, count in _GPU.findall(gres or ""):
         counts[name or None] = counts.get(name or None, 0) + int(count)
@@ -90,7 +90,7 @@ def gpus(gres: str | None) -> list[tuple[str | None, int]]:
 
 
 def vendor(gpu_type: str | None) -> str | None:
-    """Who makes a GPU of that type, where the name tells."""
+    """Return the vendor of a GPU type, where the name shows it."""
     if gpu_type is None:
         return None
     if _AMD.match(gpu_type):

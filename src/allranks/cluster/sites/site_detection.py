@@ -1,4 +1,4 @@
-"""A site file from the cluster we are on: ``scontrol`` asked three times."""
+"""Detect the site of the current cluster, by three calls of ``scontrol``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIMEOUT = 20.0
 
 
 def slurm_runner(env: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> Runner:
-    """Runs a Slurm command and returns what it prints."""
+    """Run a Slurm command and return its output."""
 
     def run(command: Sequence[str]) -> str:
         variables = _plain(env)
@@ -56,7 +56,7 @@ def slurm_runner(env: Mapping[str, str] | None = None, timeout: float = _TIMEOUT
 
 
 def _plain(env: Mapping[str, str] | None) -> dict[str, str]:
-    """The environment, less the variables that change what scontrol prints."""
+    """Return the environment without variables that change what scontrol prints."""
     env = dict(os.environ if env is None else env)
     for name in ("SCONTROL_ALL", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN"):
         env.pop(name, None)
@@ -64,7 +64,7 @@ def _plain(env: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def cluster_name(runner: Runner) -> str:
-    """The name that Slurm gives this cluster."""
+    """Return Slurm's name of this cluster."""
     name = records.settings(runner(_CONFIG)).get("ClusterName", "")
     if not name or name == "(null)":
         raise SlurmError("Slurm did not say the name of its cluster (scontrol show config).")
@@ -72,7 +72,7 @@ def cluster_name(runner: Runner) -> str:
 
 
 def detect_site(runner: Runner | None = None, name: str | None = None) -> Site:
-    """The cluster we are on, as a site. Its name is Slurm's ClusterName unless given."""
+    """Return the current cluster as a site. Its name is Slurm's ClusterName unless given."""
     runner = runner or slurm_runner()
     config = records.settings(runner(_CONFIG))
     cluster = config.get("ClusterName", "").strip() or "cluster"
@@ -113,7 +113,7 @@ def _tier(record: Record) -> int:
 
 
 def _preemptible(record: Record, how: str, highest: int) -> bool:
-    """Whether Slurm may stop jobs of the partition: by its tier, or by QOS anywhere."""
+    """Return whether jobs of the partition may be preempted: by its tier, or by QOS anywhere."""
     if record.get("PreemptMode", "OFF") in ("OFF", "WITHIN", "GANG"):
         return False
     return how == "preempt/qos" or (how == "preempt/partition_prio" and _tier(record) < highest)
@@ -137,7 +137,7 @@ def _partition(record: Record, shapes: Mapping[NodeShape, int], stopped: bool) -
 
 
 def _shapes_by_partition(nodes: list[Record]) -> dict[str, Counter[NodeShape]]:
-    """Kinds of nodes in each partition, with how many: one pass over the nodes.
+    """Return the kinds of nodes in each partition, with their counts, in one pass over the nodes.
 
     Nodes that are down or drained count: they come back, and a job may wait for them. FUTURE nodes
     do not exist yet.
@@ -162,7 +162,7 @@ _SHAPE_KEYS = (
 
 
 def _shapes(record: Record) -> tuple[NodeShape, ...]:
-    """The shape of a node; one for each GPU type where it has several."""
+    """Return the shape of a node; one for each GPU type where it has several."""
     number = {key: records.number(record.get(key)) for key in _SHAPE_KEYS}
     cpus, threads = number["CPUTot"], number["ThreadsPerCore"] or 1
     if cpus is not None and number["CPUEfctv"] is not None:

@@ -1,4 +1,4 @@
-"""Which sites there are, and which one this is.
+"""List site files, and find the one of this cluster.
 
 A name is looked for among the user's own files, then in the folders of ``ALLRANKS_SITES``, then
 among the profiles that ship. The first file of a name wins: a user's ``lumi.toml`` replaces ours.
@@ -33,14 +33,14 @@ class SiteFile:
 
 
 def user_folder(env: Mapping[str, str] | None = None) -> Path:
-    """Where a user's own site files are."""
+    """Return the folder of the user's site files."""
     env = os.environ if env is None else env
     config = env.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(config).expanduser() / "allranks" / "sites"
 
 
 def list_sites(env: Mapping[str, str] | None = None) -> list[SiteFile]:
-    """Every site that can be named, by name. Nothing is read yet."""
+    """Return every site file by name, without reading it."""
     found: dict[str, SiteFile] = {}
     for folder, origin in _folders(os.environ if env is None else env):
         for path in sorted(folder.glob("*.toml")):
@@ -58,7 +58,7 @@ def _folders(env: Mapping[str, str]) -> list[tuple[Path, str]]:
 
 
 def load_site(name: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> Site:
-    """The site of that name, or in that file."""
+    """Return the site of that name, or in that file."""
     text = os.fspath(name)
     if "/" in text or text.endswith(".toml"):
         return _read(Path(text).expanduser())
@@ -88,7 +88,7 @@ def find_site(
     runner: Callable[[Sequence[str]], str] | None = None,
     cwd: Path | None = None,
 ) -> Site | None:
-    """The site we are on, None when no site file knows this place. ``found`` says why.
+    """Return the site of this cluster, None when no site file matches it; ``found`` is the reason.
 
     Asked in turn, the cheap and certain first: ``ALLRANKS_SITE``, ``allranks-site.toml`` here,
     ``SLURM_CLUSTER_NAME``, the host name, and Slurm itself. ``runner`` runs ``scontrol`` (tests).

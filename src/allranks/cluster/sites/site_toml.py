@@ -1,4 +1,4 @@
-"""A site as TOML text, both ways."""
+"""Parse a site from TOML, and write it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ else:
 
 
 def parse_site(text: str, file: str, name: str) -> Site:
-    """The site in a TOML text. ``name`` is its name when the text gives none."""
+    """Parse a site; ``name`` is its name when the text has none."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -31,25 +31,25 @@ def _site(top: TomlTable, name: str) -> Site:
     shapes = {key: _shape(named.table(key)) for key in named.keys()}  # noqa: SIM118
     partitions = tuple(_partition(each, shapes) for each in top.tables("partitions"))
     site = Site(
-        name=top.text("name") or name,
-        description=top.text("description") or "",
+        name=top.string("name") or name,
+        description=top.string("description") or "",
         partitions=partitions,
-        default_partition=top.text("default_partition"),
+        default_partition=top.string("default_partition"),
         match=_match(top.table("match")),
-        environment=top.free("environment"),
+        environment=top.unchecked("environment"),
         variables=_variables(top.table("variables")),
-        interface=top.text("interface"),
+        interface=top.string("interface"),
         gpu_option=top.choice("gpu_option", GPU_OPTIONS) or "gpus-per-node",
-        job=top.free("job"),
-        requires=top.texts("requires"),
-        slurm_version=top.text("slurm_version"),
-        requeue_allowed=top.switch("requeue_allowed"),
-        kill_wait=top.count("kill_wait"),
-        note=top.text("note") or "",
-        references=top.texts("references"),
+        job=top.unchecked("job"),
+        requires=top.strings("requires"),
+        slurm_version=top.string("slurm_version"),
+        requeue_allowed=top.boolean("requeue_allowed"),
+        kill_wait=top.integer("kill_wait"),
+        note=top.string("note") or "",
+        references=top.strings("references"),
         source=top.file,
     )
-    top.done()
+    top.check_unknown()
     _check_names(top, site)
     return site
 
@@ -68,18 +68,18 @@ def _check_names(top: TomlTable, site: Site) -> None:
 
 def _shape(table: TomlTable) -> NodeShape:
     shape = NodeShape(
-        gpus=table.count("gpus") or 0,
-        gpu_type=table.text("gpu_type"),
+        gpus=table.integer("gpus") or 0,
+        gpu_type=table.string("gpu_type"),
         gpu_vendor=table.choice("gpu_vendor", GPU_VENDORS),
-        cpus=table.count("cpus", least=1),
+        cpus=table.integer("cpus", least=1),
         memory=table.memory("memory"),
-        threads_per_core=table.count("threads_per_core", least=1) or 1,
-        reserved_cpus=table.count("reserved_cpus") or 0,
+        threads_per_core=table.integer("threads_per_core", least=1) or 1,
+        reserved_cpus=table.integer("reserved_cpus") or 0,
         reserved_memory=table.memory("reserved_memory") or 0,
-        cpu_lists=table.texts("cpu_lists"),
-        nodes=table.count("nodes"),
+        cpu_lists=table.strings("cpu_lists"),
+        nodes=table.integer("nodes"),
     )
-    table.done()
+    table.check_unknown()
     if shape.cpu_lists and len(shape.cpu_lists) != shape.gpus:
         raise table.error(
             f"cpu_lists has {len(shape.cpu_lists)} lists for {shape.gpus} GPUs. Give one per GPU."
@@ -88,30 +88,30 @@ def _shape(table: TomlTable) -> NodeShape:
 
 
 def _partition(table: TomlTable, named: Mapping[str, NodeShape]) -> Partition:
-    name = table.text("name")
+    name = table.string("name")
     if not name:
         raise table.error('has no name. Write name = "…".')
     table.where = f"[[partitions]] '{name}'"
     partition = Partition(
         name=name,
         shapes=_shapes_of(table, named),
-        nodes=table.count("nodes"),
+        nodes=table.integer("nodes"),
         max_time=table.time("max_time"),
-        max_nodes=table.count("max_nodes", least=1),
-        max_cpus_per_node=table.count("max_cpus_per_node", least=1),
+        max_nodes=table.integer("max_nodes", least=1),
+        max_cpus_per_node=table.integer("max_cpus_per_node", least=1),
         max_memory_per_node=table.memory("max_memory_per_node"),
-        default=bool(table.switch("default")),
-        exclusive=bool(table.switch("exclusive")),
-        preemptible=bool(table.switch("preemptible")),
-        note=table.text("note") or "",
+        default=bool(table.boolean("default")),
+        exclusive=bool(table.boolean("exclusive")),
+        preemptible=bool(table.boolean("preemptible")),
+        note=table.string("note") or "",
     )
-    table.done()
+    table.check_unknown()
     return partition
 
 
 def _shapes_of(table: TomlTable, named: Mapping[str, NodeShape]) -> tuple[NodeShape, ...]:
     shapes = []
-    for key in table.texts("shapes"):
+    for key in table.strings("shapes"):
         if key not in named:
             close = nearest(key, named)
             hint = f"Did you mean '{close}'?" if close else f"Describe it under [shapes.{key}]."
@@ -121,17 +121,17 @@ def _shapes_of(table: TomlTable, named: Mapping[str, NodeShape]) -> tuple[NodeSh
 
 
 def _match(table: TomlTable) -> Match:
-    match = Match(clusters=table.texts("clusters"), hostnames=table.texts("hostnames"))
-    table.done()
+    match = Match(clusters=table.strings("clusters"), hostnames=table.strings("hostnames"))
+    table.check_unknown()
     return match
 
 
 def _variables(table: TomlTable) -> Mapping[str, str]:
-    return {key: table.text(key) or "" for key in table.keys()}  # noqa: SIM118
+    return {key: table.string(key) or "" for key in table.keys()}  # noqa: SIM118
 
 
 def dump_site(site: Site) -> str:
-    """The site as TOML. Equal shapes are written once."""
+    """Return the site as TOML. Equal shapes are written once."""
     names = _shape_names(site)
     document = _set_fields(site, Site(name=""), skip=("partitions", "match", "source", "found"))
     if site.match != Match():
@@ -166,7 +166,7 @@ def _shape_names(site: Site) -> dict[NodeShape, str]:
 
 
 def _set_fields(value: object, empty: object, skip: tuple[str, ...] = ()) -> dict[str, object]:
-    """What differs from the defaults, in the units that a file uses."""
+    """Return the fields that differ from the defaults, in the units of a site file."""
     table: dict[str, object] = {}
     for each in fields(value):  # type: ignore[arg-type]
         content = getattr(value, each.name)

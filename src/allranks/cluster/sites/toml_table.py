@@ -1,4 +1,4 @@
-"""Reading a TOML table with errors that name the file, the table and the key."""
+"""Read a TOML table, with errors that name the file, the table and the key."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from allranks.errors import SiteError, UsageError, nearest
 T = TypeVar("T")
 
 _WORDS = {
-    str: "a text", bool: "true or false", int: "a whole number", list: "a list", dict: "a table",
+    str: "a string", bool: "true or false", int: "an integer", list: "a list", dict: "a table",
     float: "a number",
 }  # fmt: skip
 
 
 class TomlTable:
-    """One table of a file. ``done()`` refuses the keys that nobody asked for."""
+    """One table of a file. ``check_unknown()`` refuses the keys that were not read."""
 
     def __init__(self, data: object, file: str, where: str) -> None:
         self.file, self.where = file, where
@@ -27,11 +27,11 @@ class TomlTable:
         self._known: list[str] = []
 
     def error(self, text: str) -> SiteError:
-        """An error at this table."""
+        """Return an error at this table."""
         return SiteError(f"{self.file}: {self.where} {text}")
 
     def get(self, key: str) -> object:
-        """The raw value, None when absent."""
+        """Return the raw value, None when absent."""
         self._known.append(key)
         return self._data.get(key)
 
@@ -43,46 +43,46 @@ class TomlTable:
             return value  # type: ignore[return-value]
         raise self.error(f"{key} must be {_WORDS[kind]}, not {_kind(value)}. Write {example}.")
 
-    def text(self, key: str) -> str | None:
-        """A text."""
+    def string(self, key: str) -> str | None:
+        """Return a string."""
         return self._typed(key, str, f'{key} = "…"')
 
-    def switch(self, key: str) -> bool | None:
-        """A true or false."""
+    def boolean(self, key: str) -> bool | None:
+        """Return a boolean."""
         return self._typed(key, bool, f"{key} = true")
 
-    def count(self, key: str, least: int = 0) -> int | None:
-        """A whole number."""
+    def integer(self, key: str, least: int = 0) -> int | None:
+        """Return an integer."""
         value = self._typed(key, int, f"{key} = 4")
         if value is not None and value < least:
             raise self.error(f"{key} must be {least} or more, not {value}.")
         return value
 
     def choice(self, key: str, allowed: Iterable[T]) -> T | None:
-        """One of a few words."""
-        value, allowed = self.text(key), tuple(allowed)
+        """Return one of the allowed strings."""
+        value, allowed = self.string(key), tuple(allowed)
         if value is None or value in allowed:
             return value
         words = ", ".join(f'"{each}"' for each in allowed)
         raise self.error(f'{key} must be one of {words}, not "{value}".')
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts."""
+    def strings(self, key: str) -> tuple[str, ...]:
+        """Return a list of strings."""
         values = self._typed(key, list, f'{key} = ["…"]') or []
         for value in values:
             if not isinstance(value, str):
-                raise self.error(f"{key} must hold texts, not {_kind(value)}.")
+                raise self.error(f"{key} must hold strings, not {_kind(value)}.")
         return tuple(values)
 
     def time(self, key: str) -> int | None:
-        """Seconds, from ``"2d"`` or ``"1-12:00:00"``."""
+        """Return seconds, from ``"2d"`` or ``"1-12:00:00"``."""
         return self._measured(key, self._typed(key, str, f'{key} = "2d"'), parse_time)
 
     def memory(self, key: str) -> int | None:
-        """MiB, from ``"480G"`` or a number of MiB."""
+        """Return MiB, from ``"480G"`` or a number of MiB."""
         value = self.get(key)
         if isinstance(value, int) and not isinstance(value, bool):
-            return self.count(key)
+            return self.integer(key)
         return self._measured(key, self._typed(key, str, f'{key} = "480G"'), parse_memory)
 
     def _measured(self, key: str, text: str | None, parse: Callable[[str], int]) -> int | None:
@@ -92,25 +92,25 @@ class TomlTable:
             raise self.error(f"{key}: {error}") from None
 
     def table(self, key: str) -> TomlTable:
-        """A table below this one; empty when absent."""
+        """Return a table below this one; empty when absent."""
         value = self.get(key)
         above = self.where[1:-1] + "." if self.where.startswith("[") else ""
         return TomlTable({} if value is None else value, self.file, f"[{above}{key}]")
 
     def tables(self, key: str) -> list[TomlTable]:
-        """A list of tables, named by number until they are read."""
+        """Return a list of tables, named by number until they are read."""
         values = self._typed(key, list, f"[[{key}]]") or []
         return [
             TomlTable(each, self.file, f"[[{key}]] {number}")
             for number, each in enumerate(values, 1)
         ]
 
-    def free(self, key: str) -> Mapping[str, object]:
-        """A table whose keys belong to someone else."""
+    def unchecked(self, key: str) -> Mapping[str, object]:
+        """Return a table whose keys are not checked here."""
         return self._typed(key, dict, f"[{key}]") or {}
 
-    def done(self) -> None:
-        """Refuses the first key that was never asked for."""
+    def check_unknown(self) -> None:
+        """Refuse the first key that was not read."""
         for key in self._data:
             if key not in self._known:
                 close = nearest(key, self._known)
@@ -118,7 +118,7 @@ class TomlTable:
                 raise self.error(f"has an unknown key '{key}'.\n{hint}")
 
     def keys(self) -> tuple[str, ...]:
-        """The keys that are there."""
+        """Return the keys."""
         return tuple(self._data)
 
 

@@ -1,4 +1,4 @@
-"""What a job used: from accounting, or where there is none, what Slurm still remembers of its request.
+"""The resources that a job used: from accounting, or without it, what slurmctld knows of its request.
 
 Accounting writes most numbers at the end of each step, so a running job has few of them. Fields that
 an old sacct does not know are left out, and a number that cannot be read is unknown, never 0.
@@ -46,7 +46,7 @@ _OFF = ("accounting storage is disabled", "Accounting storage is disabled", "Slu
 def job_usage(
     job_id: str, *, env: Mapping[str, str] | None = None, timeout: float = 30
 ) -> Usage | None:
-    """What the job asked for, got and used; None when Slurm knows nothing of it (any more).
+    """Return what the job requested, was allocated and used; None when Slurm does not know it (any more).
 
     ``12_3`` is one task of an array and ``12+1`` one part of a heterogeneous job; ``12`` is the whole.
     """
@@ -72,7 +72,7 @@ def job_usage(
 def _rows(
     job: str, env: Mapping[str, str] | None, timeout: float
 ) -> tuple[list[Row], SlurmError | None]:
-    """The rows of the job and its steps, and why there are none where accounting did not answer."""
+    """Return the rows of the job and its steps, or why accounting gave none."""
     whole = job.partition("+")[0]
     fields = (*FIELDS, *NEWER)
     try:
@@ -98,7 +98,7 @@ def _sacct(
 
 
 def _records(text: str, fields: tuple[str, ...]) -> Iterator[Row]:
-    """The lines as rows; a command line that holds line breaks is put together again."""
+    """Return the lines as rows; a command line with line breaks in it is joined again."""
     held = ""
     for line in text.split("\n"):
         held = f"{held}\n{line}" if held else line
@@ -118,7 +118,7 @@ def _usages(rows: list[Row]) -> Iterator[Usage]:
 
 
 def _is_asked(job: str, found: str, rows: list[Row]) -> bool:
-    """Rows of the id itself, of its parts, or of the task whose internal number it is."""
+    """Return whether a row is of the id itself, of a part of it, or of the task with that internal number."""
     if "[" in found:  # tasks of an array that never began
         return False
     if found == job or re.split(r"[_+]", found)[0] == job:
@@ -186,7 +186,7 @@ def _job(row: Row, steps: list[Step]) -> Usage:
 
 
 def _cpu_seconds(row: Row, steps: list[Step], seconds: float) -> float | None:
-    """Of the whole job; None where next to nothing was counted."""
+    """Return the CPU time of the whole job; None where almost nothing was counted."""
     known = [step.cpu_seconds for step in steps if step.cpu_seconds is not None]
     found = _larger(spent_seconds(row["TotalCPU"]), sum(known) if known else None)
     if found is not None and seconds >= LONG and found <= NEXT_TO_NOTHING * seconds:
@@ -195,12 +195,12 @@ def _cpu_seconds(row: Row, steps: list[Step], seconds: float) -> float | None:
 
 
 def _larger(waited_for: float | None, sampled: float | None) -> float | None:
-    """Each misses some: TotalCPU processes that nobody waited for, samples those that ended between two."""
+    """Return the larger of two: TotalCPU misses processes that were not waited for, samples miss short ones."""
     return max((each for each in (waited_for, sampled) if each is not None), default=None)
 
 
 def _completed(usage: Usage, known: Usage | None) -> Usage:
-    """With what only slurmctld tells, while it remembers the job."""
+    """Add what only slurmctld knows, as long as it keeps the job."""
     if known is None:
         return usage
     return replace(

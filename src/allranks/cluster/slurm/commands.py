@@ -1,4 +1,4 @@
-"""Running one Slurm command: no shell, a time limit, errors in words."""
+"""Run one Slurm command: no shell, a time limit, errors as sentences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_CONFIGURATION = ("Could not establish a configuration source", "Unable to es
 
 
 def check_configuration(env: Mapping[str, str]) -> None:
-    """Slurm's commands look for a missing file for a whole minute; say so at once."""
+    """Refuse a missing slurm.conf at once: Slurm's commands retry it for a whole minute."""
     file = env.get("SLURM_CONF")
     if file and not Path(file).is_file():
         raise SlurmError(
@@ -41,7 +41,7 @@ def run_slurm(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> str:
-    """What the command printed; SlurmError with Slurm's own line when it refused.
+    """Run a command and return what it printed; SlurmError with Slurm's own line when it failed.
 
     Slurm's clients retry for minutes while slurmctld is down, so every call has a limit.
     """
@@ -71,12 +71,12 @@ def run_slurm(
 
 
 def query(command: Sequence[str], timeout: float = 30, env: Mapping[str, str] | None = None) -> str:
-    """Like run_slurm, but shielded from variables that change what a command prints."""
+    """Run a command as run_slurm does, without variables that change what it prints."""
     return run_slurm(command, timeout, query_environment(os.environ if env is None else env))
 
 
 def cluster_version(env: Mapping[str, str] | None = None) -> tuple[int, int, int]:
-    """The version that the controller runs (the login node's client may be another): (22, 5, 8)."""
+    """Return the version of the controller, which the login node's client may not share: (22, 5, 8)."""
     text = query(["scontrol", "show", "config"], env=env)
     if match := re.search(r"^SLURM_VERSION\s*=\s*(\d+)\.(\d+)(?:\.(\d+))?", text, re.MULTILINE):
         return int(match[1]), int(match[2]), int(match[3] or 0)
@@ -84,7 +84,7 @@ def cluster_version(env: Mapping[str, str] | None = None) -> tuple[int, int, int
 
 
 def _not_there(program: str, cwd: str | os.PathLike[str] | None) -> Exception:
-    """FileNotFoundError also means a missing working folder, which is another fault altogether."""
+    """Return the error for a missing program; FileNotFoundError also means a missing working folder."""
     if cwd is not None and not os.path.isdir(cwd):  # noqa: PTH112 - any path type
         return SlurmError(f"The folder {os.fspath(cwd)} is not there, so '{program}' cannot start.")
     return MissingDependencyError(
@@ -94,7 +94,7 @@ def _not_there(program: str, cwd: str | os.PathLike[str] | None) -> Exception:
 
 
 def _meaning(program: str, stderr: str) -> str:
-    """Slurm's complaint without the program's name, led by words where it only names a socket."""
+    """Return Slurm's error without the program's name, explained where it only names a socket."""
     own = _PREFIX.sub("", stderr).strip() or "it gave no reason"
     if any(sign in stderr for sign in _NO_CONTROLLER):
         return (
@@ -110,5 +110,5 @@ def _meaning(program: str, stderr: str) -> str:
 
 
 def _text(raw: bytes) -> str:
-    """Job names may hold any bytes; they must not stop the reading of the others."""
+    """Decode the output; job names may hold any bytes and must not make the rest unreadable."""
     return raw.decode("utf-8", "replace").rstrip("\n")

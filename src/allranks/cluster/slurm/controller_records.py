@@ -1,4 +1,4 @@
-"""What slurmctld still remembers of a job: all that it asked for, nothing of what it used."""
+"""The record that slurmctld keeps of a job: all that it requested, nothing of what it used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIELD = re.compile(r"(?:^|\s)([A-Z][\w:/.-]*)=")
 
 
 def controller_usage(job: str, env: Mapping[str, str] | None, timeout: float) -> list[Usage]:
-    """The job, or the tasks and parts of it; empty when it was forgotten."""
+    """Return the job, or its tasks or parts; empty when slurmctld does not know it any more."""
     try:
         text = query(["scontrol", "show", "job", "-o", job], timeout, env)
     except SlurmError as error:
@@ -35,7 +35,7 @@ def controller_usage(job: str, env: Mapping[str, str] | None, timeout: float) ->
 
 
 def fields(line: str) -> dict[str, str]:
-    """``Name=value`` pairs of one line; a value may hold blanks, and the first of a name counts."""
+    """Return the ``Name=value`` pairs of one line; a value may hold blanks, and the first of a name counts."""
     marks = list(_FIELD.finditer(line))
     ends = [mark.start() for mark in marks[1:]] + [len(line)]
     found: dict[str, str] = {}

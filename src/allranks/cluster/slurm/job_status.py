@@ -1,4 +1,4 @@
-"""One line of squeue or sacct → JobStatus."""
+"""The status of a job, parsed from a line of squeue or sacct."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _FAILED_CODES = {JobState.TIMEOUT: 124, JobState.CANCELLED: 143}
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What Slurm says of one job, one array task, or an array or heterogeneous job as a whole."""
+    """The status of one job, one array task, or an array or heterogeneous job as a whole."""
 
     job_id: str
     """As Slurm writes it: ``12``, ``12_3`` (array task), ``12+1`` (part of a heterogeneous job)."""
@@ -81,7 +81,7 @@ class JobStatus:
 
 
 def parse_squeue(text: str) -> Iterator[JobStatus]:
-    """Jobs in the output of ``squeue -h -O SQUEUE_FORMAT``; lines that are none are passed over."""
+    """Yield the jobs in the output of ``squeue -h -O SQUEUE_FORMAT``; other lines are skipped."""
     for line in text.splitlines():
         words = line.split("|", len(SQUEUE_FIELDS) - 1)
         if len(words) == len(SQUEUE_FIELDS):
@@ -95,9 +95,9 @@ def parse_squeue(text: str) -> Iterator[JobStatus]:
 
 
 def parse_sacct(text: str) -> Iterator[JobStatus]:
-    """Jobs in the output of ``sacct -D -X -n -P``: the last life of each, the others counted.
+    """Yield the jobs in the output of ``sacct -D -X -n -P``: the last run of each, the earlier ones counted.
 
-    22.05 has no Restarts field, but with -D each life is a line.
+    22.05 has no Restarts field, but with -D each run of a requeued job is a line.
     """
     lives: dict[str, list[list[str]]] = {}
     for line in text.splitlines():
@@ -113,7 +113,7 @@ def parse_sacct(text: str) -> Iterator[JobStatus]:
 
 
 def summarise(job_id: str, tasks: Iterable[JobStatus]) -> JobStatus:
-    """An array or heterogeneous job as one: running while any task runs, failed when one failed."""
+    """Return an array or heterogeneous job as one: running while any task runs, failed when one failed."""
     parts = tuple(tasks)
     lead = min(parts, key=lambda task: PRECEDENCE.index(task.state))
     ended = lead.state.ended
@@ -157,7 +157,7 @@ def _status(
 
 
 def _reason(state: JobState, reason: str) -> str:
-    """Slurm keeps the reason a job once waited for; after its end that misleads."""
+    """Return the reason, but not one that a job waited for before it started: Slurm keeps it."""
     if state.waiting:
         return reason
     stale = reason in REASONS and reason not in _FATAL_REASONS
@@ -165,7 +165,7 @@ def _reason(state: JobState, reason: str) -> str:
 
 
 def _wait_status(text: str) -> tuple[int, int]:
-    """squeue prints the raw wait status: 768 is exit 3, 9 is SIGKILL. Also takes ``3:0``."""
+    """Parse the raw wait status that squeue prints: 768 is exit 3, 9 is SIGKILL. Also takes ``3:0``."""
     if ":" in text:
         return code_and_signal(text)
     number = int(text) if text.isdigit() else 0
@@ -173,13 +173,13 @@ def _wait_status(text: str) -> tuple[int, int]:
 
 
 def code_and_signal(text: str) -> tuple[int, int]:
-    """sacct's ``3:0``, exit code and signal."""
+    """Parse exit code and signal, sacct's ``3:0``."""
     match = re.match(r"^(\d+):(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def shell_code(state: JobState, code: tuple[int, int]) -> int:
-    """Slurm gives 0:0 to jobs that ran out of time or were cancelled; 0 would read as success."""
+    """Return the exit code as a shell has it; Slurm's 0:0 of a job that timed out or was cancelled is not 0."""
     number, signal = code
     if state is JobState.COMPLETED:
         return 0
@@ -189,7 +189,7 @@ def shell_code(state: JobState, code: tuple[int, int]) -> int:
 
 
 def moment(text: str) -> datetime | None:
-    """Seconds since the epoch, as asked for; ISO local time where the format was ignored."""
+    """Parse a time: seconds since the epoch as requested, or ISO local time where the format was ignored."""
     if text.isdigit():
         return datetime.fromtimestamp(int(text), timezone.utc)
     try:

@@ -1,4 +1,4 @@
-"""What one job asked for, got and used, in plain numbers: bytes, seconds, counts."""
+"""What one job requested, was allocated and used, as plain numbers: bytes, seconds, counts."""
 
 from __future__ import annotations
 
@@ -124,10 +124,10 @@ class Usage:
 
 
 def joined(job_id: str, parts: Sequence[Usage]) -> Usage:
-    """Several as one.
+    """Return several jobs as one.
 
-    The tasks of an array each ask for the same, so the whole asks for what one does and keeps busy what
-    one did in the mean; the parts of a heterogeneous job run side by side and add up.
+    The tasks of an array each request the same, so the whole has the request of one and the mean use of
+    all; the parts of a heterogeneous job run side by side and add up.
     """
     lead = min(parts, key=lambda part: PRECEDENCE.index(part.state))
     whole = replace(
@@ -169,14 +169,14 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 
 def _at_once(steps: Sequence[Step]) -> int | None:
-    """The largest sum of what steps held that ran at the same moment."""
+    """Return the largest sum of memory over steps that ran at the same moment."""
     known = [(step, step.node_memory) for step in steps if step.node_memory is not None]
     sums = [sum(held or 0 for other, held in known if _overlap(step, other)) for step, _ in known]
     return max(sums, default=None)
 
 
 def _overlap(step: Step, other: Step) -> bool:
-    """Whether ``other`` ran when ``step`` began; a step without times is taken to."""
+    """Return whether ``other`` ran when ``step`` began; a step without times counts as running."""
     if step is other or step.start is None or other.start is None:
         return True
     return other.start <= step.start and (other.end is None or step.start < other.end)
@@ -190,25 +190,25 @@ _PER_NODE = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?(?:[:=]\d+)?")
 
 
 def tres(text: str) -> dict[str, str]:
-    """``cpu=8,mem=1200M,gres/gpu=4`` by name."""
+    """Parse trackable resources, ``cpu=8,mem=1200M,gres/gpu=4``, by name."""
     pairs = (word.partition("=") for word in text.split(",") if "=" in word)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def size(text: str) -> int | None:
-    """Bytes in ``1228800K``, ``1.5G``, also the old ``600Mn``; None when it is no size."""
+    """Return the bytes in ``1228800K``, ``1.5G``, also the old ``600Mn``; None when it is not a size."""
     match = _NUMBER.match(text.strip())
     return round(float(match[1]) * 1024 ** _POWERS[match[2]]) if match else None
 
 
 def count(text: str) -> float | None:
-    """A plain number; Slurm's ``K`` and ``M`` of numbers are thousands."""
+    """Return a plain number; Slurm's ``K`` and ``M`` of numbers are powers of 1000."""
     match = _NUMBER.match(text.strip())
     return float(match[1]) * 1000.0 ** _POWERS[match[2]] if match else None
 
 
 def spent_seconds(text: str) -> float | None:
-    """CPU time: ``[DD-[HH:]]MM:SS.mmm``."""
+    """Return the seconds of a CPU time, ``[DD-[HH:]]MM:SS.mmm``."""
     match = _SPENT.match(text.strip())
     if match is None:
         return None
@@ -217,7 +217,7 @@ def spent_seconds(text: str) -> float | None:
 
 
 def gpus(resources: Mapping[str, str]) -> int:
-    """How many GPUs; the typed entries repeat what the plain one says."""
+    """Return how many GPUs; the typed entries repeat the plain one."""
     if "gres/gpu" in resources:
         return round(count(resources["gres/gpu"]) or 0)
     typed = [count(value) or 0 for name, value in resources.items() if _GPU.match(name)]
@@ -225,12 +225,12 @@ def gpus(resources: Mapping[str, str]) -> int:
 
 
 def gpu_type(resources: Mapping[str, str]) -> str:
-    """Which GPUs, where the site tracks types: ``a100``; empty otherwise."""
+    """Return the type of the GPUs, where the site tracks types: ``a100``; empty otherwise."""
     matches = (_GPU.match(name) for name in resources)
     return ",".join(dict.fromkeys(match["type"] for match in matches if match and match["type"]))
 
 
 def requested_type(text: str) -> str:
-    """The type in a request, ``gres:gpu:a100:2`` or ``gres/gpu:a100=2``."""
+    """Return the type in a request, ``gres:gpu:a100:2`` or ``gres/gpu:a100=2``."""
     match = _PER_NODE.search(text)
     return (match["type"] or "") if match else ""

@@ -1,8 +1,8 @@
-"""What becomes of jobs: their status, from squeue and then sacct; cancelling and requeueing.
+"""Jobs in the queue and after: their status, from squeue and then sacct; cancel and requeue.
 
-squeue is asked with ``--states=all``: slurmctld keeps ended jobs for MinJobAge (300 s by default)
-with their exit codes, so scontrol could not add anything. What is older only accounting knows; it
-lags some seconds and may be off, so it is never asked first and never fails a call.
+squeue is called with ``--states=all``: slurmctld keeps ended jobs for MinJobAge (300 s by default)
+with their exit codes, so scontrol could not add anything. Only accounting knows older jobs; it
+lags some seconds and may be off, so it is never queried first and never fails a call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNKNOWN = "Slurm does not know this job (any more)"
 def job_status(
     ids: str | Iterable[str], *, env: Env = None, timeout: float = 30
 ) -> dict[str, JobStatus]:
-    """The status of each id asked for; state UNKNOWN where Slurm has forgotten it.
+    """Return the status of each id; state UNKNOWN where Slurm does not know it any more.
 
     ``12`` of an array or a heterogeneous job gives the whole, with its parts in ``tasks``.
     """
@@ -47,7 +47,7 @@ def job_status(
 
 
 def list_jobs(user: str | None = None, *, env: Env = None, timeout: float = 30) -> list[JobStatus]:
-    """Jobs in the queue: yours, those of ``user``, or all (``*``). A waiting array is one row."""
+    """Return the jobs in the queue: yours, those of ``user``, or all (``*``). A waiting array is one row."""
     whose = [] if user == "*" else ["-u", user or str(os.getuid())]
     text = query(["squeue", "-h", "-a", *whose, "-O", SQUEUE_FORMAT], timeout, env)
     return list(parse_squeue(text))
@@ -104,7 +104,7 @@ def _sacct(ids: Sequence[str], env: Env, timeout: float) -> Iterator[JobStatus]:
 
 
 def _collect(found: Iterable[JobStatus]) -> dict[str, list[JobStatus]]:
-    """By every id a person may use: the task's, the whole's, Slurm's internal one."""
+    """Index the jobs by every id a user may give: the task's, the whole's, Slurm's internal one."""
     by_id: dict[str, list[JobStatus]] = {}
     for status in found:
         whole = _whole(status.job_id)
@@ -116,12 +116,12 @@ def _collect(found: Iterable[JobStatus]) -> dict[str, list[JobStatus]]:
 
 
 def _purged(status: JobStatus) -> bool:
-    """slurmctld forgets an array task by task: once all it shows have ended, one may be missing."""
+    """Return whether tasks may be missing: slurmctld purges an array task by task once they have ended."""
     return bool(status.tasks) and status.state.ended and "_" in status.tasks[0].job_id
 
 
 def _pick(job_id: str, *answers: Mapping[str, list[JobStatus]]) -> JobStatus | None:
-    """The job in these answers, the later ones counting more; None when none has it."""
+    """Return the job in these answers, of which later ones win; None when none has it."""
     by_task = {part.job_id: part for found in answers for part in found.get(job_id, ())}
     # sacct keeps a row 12_[4-5] for tasks that never began, beside those that did.
     parts = [part for part in by_task.values() if "[" not in part.job_id] or [*by_task.values()]
@@ -132,12 +132,12 @@ def _pick(job_id: str, *answers: Mapping[str, list[JobStatus]]) -> JobStatus | N
 
 
 def _whole(job_id: str) -> str:
-    """The array or heterogeneous job that a task belongs to: 12 of 12_3 and 12+1."""
+    """Return the array or heterogeneous job that a task belongs to: 12 of 12_3 and 12+1."""
     return re.split(r"[_+]", job_id, maxsplit=1)[0]
 
 
 def checked_ids(ids: str | Iterable[str]) -> list[str]:
-    """The ids as a list, each of a form that Slurm takes: never an option, never a shell's word."""
+    """Return the ids as a list; refuse what is not an id, such as an option."""
     asked = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
     for job in asked:
         if not _ID.match(job):

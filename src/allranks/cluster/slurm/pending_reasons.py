@@ -1,4 +1,4 @@
-"""Why a job waits, in words. Slurm says it in one CamelCase name."""
+"""Why a job is pending, as a sentence for each of Slurm's reason codes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _HELD = re.compile(r"\bheld\b", re.IGNORECASE)
 
 
 def pending_reason_text(reason: str) -> str:
-    """In words, with what Slurm adds to it (``ReqNodeNotAvail, UnavailableNodes:n3``)."""
+    """Return a reason as a sentence, with what Slurm adds to it (``ReqNodeNotAvail, UnavailableNodes:n3``)."""
     spoken = reason.strip().strip("()").replace("_", " ") or "None"
     word, _, detail = (part.strip() for part in spoken.partition(","))
     text = REASONS.get(spoken) or REASONS.get(word)

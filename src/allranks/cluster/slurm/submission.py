@@ -1,4 +1,4 @@
-"""Handing a job script to sbatch."""
+"""Submit a job script by sbatch, and explain why it was refused."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def submit(
     cwd: str | os.PathLike[str] | None = None,
     timeout: float = 60,
 ) -> str:
-    """The id of the new job.
+    """Submit a script and return the id of the new job.
 
-    The environment is cleaned of an outer job's words, so submitting from inside a job works.
+    The environment is cleaned of an outer job's variables, so submitting from inside a job works.
     Never repeated by itself: a submission that timed out may have arrived.
     """
     environment = clean_environment(os.environ if env is None else env)
@@ -38,7 +38,7 @@ def submit(
 
 
 def read_job_id(output: str) -> str:
-    """The id that ``--parsable`` prints: ``123`` or ``123;cluster``, after a site's banner."""
+    """Return the id that ``--parsable`` prints: ``123`` or ``123;cluster``, after a site's banner."""
     for line in reversed(output.splitlines()):
         if match := _JOB_ID.match(line.strip()):
             return match[1]
@@ -46,7 +46,7 @@ def read_job_id(output: str) -> str:
 
 
 def _refused(message: str) -> str:
-    """No answer is not a refusal: the job may exist, and submitting twice would cost twice."""
+    """Return the error of a submission. Without an answer the job may exist: it is not submitted twice."""
     if any(sign in message for sign in _BUSY):
         return f"{message}\nThe job may have arrived all the same. Look first: squeue -u $USER"
     return refusal_text(message)
@@ -122,7 +122,7 @@ REFUSALS = (
 
 
 def refusal_text(slurm_says: str) -> str:
-    """Plain words, then Slurm's own, or only Slurm's own when the refusal is not in the table."""
+    """Return an explanation and Slurm's own line; only the line when the error is not in the table."""
     own = slurm_says.removeprefix("sbatch: ").strip()
     for part, words in REFUSALS:
         if part.lower() in own.lower():

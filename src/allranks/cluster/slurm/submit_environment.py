@@ -1,8 +1,8 @@
-"""Which variables travel into a submitted job, and which steer the client.
+"""Which variables are passed into a submitted job, and which only configure the client.
 
 sbatch hands its whole environment to the job. When it is called from inside another job, from a
 rank or after salloc, that environment describes the outer job, and the inner srun believes it:
-wrong task counts, wrong CPUs, a foreign rendezvous. So the outer job's words are removed.
+wrong task counts, wrong CPUs, another job's rendezvous. So the outer job's variables are removed.
 
 Removed always:
     SLURM_* and SLURMD_*, but for the client's settings in ``KEPT``
@@ -95,20 +95,20 @@ _PRINTING = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_")
 
 
 def inside_job(env: Mapping[str, str]) -> bool:
-    """Whether this environment belongs to a job or a rank rather than to a person's shell."""
+    """Return whether this environment belongs to a job or a rank rather than to a login shell."""
     return any(name in env for name in ("SLURM_JOB_ID", "SLURM_JOBID", "ALLRANKS_ATTEMPT_DIR"))
 
 
 def clean_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment to submit with: the user's settings without the words of an outer job."""
+    """Return the environment to submit with: the user's settings without the variables of an outer job."""
     inside = inside_job(env)
     return {name: value for name, value in env.items() if not _foreign(name, inside)}
 
 
 def query_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment to ask with: nothing that filters or reshapes the answer.
+    """Return the environment for queries: without variables that filter or reformat the answer.
 
-    Times are asked for in seconds since the epoch, so no time zone can come between, and the lists
+    Times are requested in seconds since the epoch, so that no time zone matters, and the lists
     of array tasks without the "..." that Slurm puts in after 64 characters.
     """
     asked = {name: value for name, value in env.items() if not name.startswith(_PRINTING)}

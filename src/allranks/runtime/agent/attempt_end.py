@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from allranks.cluster.slurm.job_states import JobState
-from allranks.errors import NEVER_AGAIN, Interrupted
+from allranks.errors import NOT_RETRIED, Interrupted
 from allranks.runs.atomic_files import write_json
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import (
@@ -155,7 +155,7 @@ def _restart(end: AttemptEnd, history: list[AttemptSummary]) -> Decision:
     failed = f"The ranks failed with exit code {code}"
     if end.not_started:
         reason = f"The job failed with exit code {code} before its ranks were started."
-    elif code in NEVER_AGAIN:
+    elif code in NOT_RETRIED:
         reason = f"{failed}, which another attempt would repeat."
     elif done >= allowed:
         reason = f"{failed} after {done} of {allowed} restarts." if allowed else f"{failed}."

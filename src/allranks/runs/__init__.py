@@ -1,4 +1,4 @@
-"""The run folder: made, found, read. See ``docs/architecture.md`` for what lies where."""
+"""The run folder: create, find and read it. Its files: ``docs/contracts/run-folder.md``."""
 
 from __future__ import annotations
 

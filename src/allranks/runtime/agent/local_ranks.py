@@ -81,15 +81,17 @@ class LocalRanks(Supervisor):
         self._cause_deadline: float | None = None
         """Until when the cause of a failure is searched for; None when it is not."""
         self._culprit: tuple[Child, int] | None = None
+        self._handlers: dict[int, Any] = {}
+        """What this process did at a signal before."""
 
     def start(self) -> None:
         """Supervise in a thread, and take part in the end of this process."""
         from allranks.core.background_thread import background_thread
 
         background_thread(self._run, "allranks ranks").start()
-        self._handlers: dict[int, Any] = {
-            number: signal.signal(number, self._forward_first) for number in _FORWARDED
-        }
+        for number in _FORWARDED:
+            self._handlers[number] = signal.getsignal(number)  # first: a signal may come at once
+            signal.signal(number, self._forward_first)
         self._previous_hook, sys.excepthook = sys.excepthook, self._on_exception
         atexit.register(self._at_exit)
 

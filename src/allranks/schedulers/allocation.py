@@ -17,6 +17,7 @@ from allranks.runs.atomic_files import write_text
 from allranks.runs.run import Run
 from allranks.runs.run_process import record_process
 from allranks.runtime.agent.linux_processes import die_with
+from allranks.runtime.world.env_variables import step_id
 from allranks.runtime.world.hostlist import expand_counts
 from allranks.schedulers.base import StartedRun
 from allranks.schedulers.foreground import ForegroundScheduler
@@ -66,9 +67,7 @@ def in_allocation(env: Mapping[str, str]) -> bool:
 
     In a task of a step the CPUs are taken: a step inside it would wait for them for ever.
     """
-    step = env.get("SLURM_STEP_ID", "")
-    in_step = step.isdigit() and int(step) < 0xFFFFFFF0
-    return bool(env.get("SLURM_JOB_ID")) and not in_step
+    return bool(env.get("SLURM_JOB_ID")) and step_id(env) is None
 
 
 def allocation_layer(env: Mapping[str, str]) -> JobLayer | None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from allranks.errors import WorldError
+from allranks.runtime.world.env_variables import step_id
 
-# Slurm numbers real steps from 0; batch, extern and interactive steps have ids near 2**32.
-_LAST_STEP = 4_294_967_200
 _DISCOVERY_SECONDS = 300.0
 _node_workers: dict[int, list[str]] = {}
 _GPU_DRIVERS = ("proc/driver/nvidia", "dev/nvidiactl", "dev/kfd")
@@ -101,8 +100,7 @@ def in_step(env: Mapping[str, str]) -> bool:
     """Return whether this process is a task of a real Slurm step."""
     # The batch script of a job sees SLURM_NODEID=0 and the size of the whole allocation as well,
     # but it runs on the first node alone. Only a real step runs on all of them.
-    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
-    return step.isdigit() and int(step) < _LAST_STEP
+    return step_id(env) is not None
 
 
 def _rendezvous_address(nodes: int, env: Mapping[str, str]) -> tuple[str, int]:

@@ -24,6 +24,7 @@ from allranks.runtime.world.env_variables import (
     has_private_devices,
     hydra_proxy,
     read_int,
+    step_id,
     visible_devices,
 )
 from allranks.runtime.world.model import DetectedRank, World
@@ -56,7 +57,7 @@ def launch_id(env: Env) -> str:
         return mark
     if job := env.get("SLURM_JOB_ID"):
         # Open MPI starts daemons by srun on every node but the first, so there the step differs.
-        step = None if first_set(env, "OMPI_COMM_WORLD_RANK") else slurm.step_id(env)
+        step = None if first_set(env, "OMPI_COMM_WORLD_RANK") else step_id(env)
         parts = [job, str(step), env.get("SLURM_RESTART_COUNT", "0")]
     else:
         parts = [str(os.getuid())]

@@ -13,6 +13,8 @@ from allranks.errors import UsageError, WorldError
 Env = Mapping[str, str]
 T = TypeVar("T")
 
+_SPECIAL_STEP = 0xFFFFFFF0
+"""Step ids above this are special: the batch script (-5), salloc's interactive step (-6), …"""
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _LEADING = re.compile(r"\d+", re.ASCII)
 
@@ -39,6 +41,15 @@ def require_int(env: Env, *names: str) -> int:
     if value is None:
         raise WorldError(f"{' or '.join(names)} is not set, though {_neighbours(env, names[0])}.")
     return value
+
+
+def step_id(env: Env) -> int | None:
+    """Return the id of the srun step of this process, or None.
+
+    Slurm 26.05 sets SLURM_STEP_ID=-5 in batch scripts, so "it is set" does not mean "inside srun".
+    """
+    value = read_int(env, "SLURM_STEP_ID", "SLURM_STEPID")
+    return value if value is not None and 0 <= value < _SPECIAL_STEP else None
 
 
 def parse_variable(env: Env, name: str, parse: Callable[[str], T]) -> T:

@@ -6,12 +6,16 @@ import os
 from pathlib import Path
 
 from allranks.errors import WorldError
-from allranks.runtime.world.env_variables import Env, parse_variable, read_int, require_int
+from allranks.runtime.world.env_variables import (
+    Env,
+    parse_variable,
+    read_int,
+    require_int,
+    step_id,
+)
 from allranks.runtime.world.hostlist import expand_counts, expand_hostlist
 from allranks.runtime.world.model import DetectedRank
 
-_SPECIAL = 0xFFFFFFF0
-"""Step ids above this are special: the batch script (-5), salloc's interactive step (-6), …"""
 _SHELLS = {"bash", "sh", "zsh", "dash", "fish", "tcsh", "csh", "ksh"}
 
 
@@ -40,15 +44,6 @@ def read(env: Env) -> DetectedRank | None:
         rank_name="SLURM_PROCID",
         size_name="SLURM_STEP_NUM_TASKS",
     )
-
-
-def step_id(env: Env) -> int | None:
-    """Return the id of the srun step of this process, or None.
-
-    Slurm 26.05 sets SLURM_STEP_ID=-5 in batch scripts, so "it is set" does not mean "inside srun".
-    """
-    value = read_int(env, "SLURM_STEP_ID", "SLURM_STEPID")
-    return value if value is not None and 0 <= value < _SPECIAL else None
 
 
 def step_tasks(env: Env) -> int | None:

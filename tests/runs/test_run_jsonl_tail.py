@@ -119,7 +119,7 @@ def test_any_lines_in_any_pieces(lengths: list[int], piece: int) -> None:
     rows = [{"step": place, "x": "y" * length} for place, length in enumerate(lengths)]
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl_tail, "_CHUNK", 37)
+        patch.setattr(jsonl_tail, "CHUNK_BYTES", 37)
         tail = JsonlTail(Path(folder) / "x.jsonl")
         for begin in range(0, len(data), piece):
             with open(tail.path, "ab") as file:
@@ -148,7 +148,7 @@ def test_a_line_without_an_end_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was looked through for an end is not read again, however often the file grows."""
-    monkeypatch.setattr(jsonl_tail, "_CHUNK", 1000)
+    monkeypatch.setattr(jsonl_tail, "CHUNK_BYTES", 1000)
     read = 0
     pread = os.pread
 
@@ -172,8 +172,8 @@ def test_a_line_without_an_end_is_read_once(
 
 
 def test_a_line_of_no_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl_tail, "_CHUNK", 100)
-    monkeypatch.setattr(jsonl_tail, "_LONGEST", 1000)
+    monkeypatch.setattr(jsonl_tail, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(jsonl_tail, "LONGEST_LINE", 1000)
     tail = JsonlTail(tmp_path / "x.jsonl")
     tail.path.write_text('{"step": 1}\n{"step": "' + "x" * 5000)
     tail.refresh()

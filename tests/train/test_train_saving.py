@@ -218,7 +218,7 @@ def test_the_last_hooks_saves_are_on_the_disk(event: str, monkeypatch: pytest.Mo
         return write(*args)
 
     monkeypatch.setattr(saver, "write_file", slow)
-    monkeypatch.setattr("allranks.train.saving._PATIENCE", (0.0, 0.0))
+    monkeypatch.setattr("allranks.train.saving.PATIENCE_SECONDS", (0.0, 0.0))
     trainer = trained(
         When(event, lambda t, *_: t.save_checkpoint("last")), kill=3 * (event == "exception")
     )

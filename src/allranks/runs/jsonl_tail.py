@@ -16,8 +16,8 @@ from typing import Any, overload
 
 from allranks.runs.atomic_files import open_file
 
-_CHUNK = 4 << 20
-_LONGEST = 64 << 20
+CHUNK_BYTES = 4 << 20
+LONGEST_LINE = 64 << 20
 """A line that is longer is passed over: it is none of ours, and would be held in memory."""
 _MARK = 64
 """So many bytes before the place read up to are compared, to notice a file that was written anew."""
@@ -129,14 +129,14 @@ class JsonlTail(Sequence[Row]):
     def _index(self, handle: int) -> None:
         """Find the line ends in what was added."""
         held, pieces = self._searched, list[bytes]()  # what lies from there on up to _searched
-        while chunk := os.pread(handle, _CHUNK, self._searched):
+        while chunk := os.pread(handle, CHUNK_BYTES, self._searched):
             pieces.append(chunk)
             self._searched += len(chunk)
             if b"\n" in chunk:
                 before = os.pread(handle, held - self._read, self._read)
                 pieces = [self._lines(b"".join([before, *pieces]))]
                 held = self._read
-            elif self._searched - self._read > _LONGEST:
+            elif self._searched - self._read > LONGEST_LINE:
                 self._read = held = self._searched
                 self._mark, self._lost, pieces = chunk[-_MARK:], True, []
 
@@ -194,7 +194,7 @@ def _pieces(handle: int, wanted: list[tuple[int, int]]) -> Iterator[bytes]:
         begin, end = wanted[place]
         last = place
         while last + 1 < len(wanted) and 0 <= wanted[last + 1][0] - end < 4096:
-            if wanted[last + 1][1] - begin > _CHUNK:
+            if wanted[last + 1][1] - begin > CHUNK_BYTES:
                 break
             last += 1
             end = wanted[last][1]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from allranks.train.loop import Fit
     from allranks.train.trainer import Trainer
 
-_PATIENCE = (5.0, 120.0)
+PATIENCE_SECONDS = (5.0, 120.0)
 """Seconds, at least and at most, that a training which fails gives its last checkpoint."""
 
 
@@ -100,7 +100,7 @@ class Saving:
     def close(self) -> None:
         """Not collective: give what is under way on this rank the time that it takes."""
         self.fail()
-        self._writing.close(min(max(_PATIENCE[0], 2 * self.longest), _PATIENCE[1]))
+        self._writing.close(min(max(PATIENCE_SECONDS[0], 2 * self.longest), PATIENCE_SECONDS[1]))
 
     # -- saves
 

@@ -157,7 +157,7 @@ def test_the_ranks_are_not_read_again_for_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be thousands of them, and progress.json changes all the time."""
-    monkeypatch.setattr("allranks.observe.view.run_source._COARSE", 0.0)
+    monkeypatch.setattr("allranks.observe.view.run_source.COARSE_SECONDS", 0.0)
     run = make_run(tmp_path, windows=5, finished=False)
     source = _source(run)
     ranks = source.attempts[1].ranks

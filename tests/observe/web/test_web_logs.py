@@ -264,7 +264,7 @@ def test_a_regular_expression_without_an_end_is_given_up(
 ) -> None:
     run = Run.create(tmp_path, "endless", scheduler="local", cwd="/", command=[])
     append(rank_log(run), f"2026-01-01T00:00:10.000000Z o {'a' * 60}b\n")
-    monkeypatch.setattr("allranks.observe.web.child_processes._SEARCH_SECONDS", 1.0)
+    monkeypatch.setattr("allranks.observe.web.child_processes.SEARCH_SECONDS", 1.0)
     with pytest.raises(UsageError, match="longer than anyone waits"):
         search_logs(run, LogQuery("(a|aa)+$", regex=True), 20)
 

@@ -47,7 +47,7 @@ def test_a_task_of_an_array_has_its_own(tmp_path: Path) -> None:
 def test_one_that_takes_too_long_is_given_up(
     client: TestClient, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_processes, "_REPORT_SECONDS", 0.001)
+    monkeypatch.setattr(child_processes, "REPORT_SECONDS", 0.001)
     answer = client.get(f"/runs/{runs.done.id}/report")
     assert answer.status_code == 504
     assert f"allranks report {runs.done.path}\n" in answer.text
@@ -59,7 +59,7 @@ def test_what_to_type_instead_is_quoted_and_names_the_task(
     path = tmp_path / "my runs" / "sweep-1"
     path.mkdir(parents=True)
     make_array(path, {"3": "finished", "4": "failed"})
-    monkeypatch.setattr(child_processes, "_REPORT_SECONDS", 0.001)
+    monkeypatch.setattr(child_processes, "REPORT_SECONDS", 0.001)
     answer = client_of(path.parent).get("/runs/sweep-1/report?task=3")
     assert f"allranks report '{path}' --task 3\n" in answer.text
 

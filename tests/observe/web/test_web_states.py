@@ -98,7 +98,7 @@ def test_slurm_that_does_not_answer_holds_up_nobody(
     make_run(tmp_path / "runs", "asked", windows=2, finished=False, job_id="12")
     make_run(tmp_path / "runs", "over", windows=2, failed=True, job_id="13")
     notes = squeue(tmp_path, "exec sleep 60", monkeypatch)
-    monkeypatch.setattr("allranks.observe.web.request_cache._MOMENT", 0.1)
+    monkeypatch.setattr("allranks.observe.web.request_cache.FIRST_WAIT_SECONDS", 0.1)
     client = client_of(tmp_path / "runs")
     for _ in range(3):  # the test's time limit would tell of one that waits
         rows = client.get("/api/runs").json()["runs"]
@@ -142,7 +142,7 @@ def test_a_run_inside_a_job_of_long_ago_is_not_asked_about_all_the_time(
     for path in run.path.rglob("*"):
         os.utime(path, (0, 0))
     notes = squeue(tmp_path, "echo slurm_load_jobs error: Invalid job id >&2; exit 1", monkeypatch)
-    monkeypatch.setattr("allranks.observe.web.request_cache._ASKED", -1.0)
+    monkeypatch.setattr("allranks.observe.web.request_cache.STATE_SECONDS", -1.0)
     states = StatusCache()
     for _ in range(3):
         [status] = states.of([run], wait=30)

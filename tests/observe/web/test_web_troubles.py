@@ -27,7 +27,7 @@ def alone(
     the_browser: Browser, page: Address, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Browser]:
     """At a server of its own that shows that run only, and never what it knew before."""
-    for name in ("_FRESH", "_ASKED"):
+    for name in ("FRESH_SECONDS", "STATE_SECONDS"):
         monkeypatch.setattr(f"allranks.observe.web.request_cache.{name}", 0.0)
     with serving(run.path.parent) as address:
         the_browser.size(1280, 900)

@@ -16,7 +16,7 @@ COMMAND = ["python", "train.py", "--deepspeed"]
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(build_locks, "_PAUSE", 0)
+    monkeypatch.setattr(build_locks, "PAUSE_SECONDS", 0)
     monkeypatch.setattr(build_locks, "_sees_all_processes", lambda _: False)
     path = tmp_path / "py311_cpu" / "deepspeed_shm_comm" / "lock"
     path.parent.mkdir(parents=True)

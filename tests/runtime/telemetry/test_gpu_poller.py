@@ -114,7 +114,7 @@ def test_a_gpu_that_falls_off_the_bus_is_said_once_and_the_other_goes_on(
 def test_a_driver_that_hangs_holds_up_nobody(
     load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allranks.runtime.telemetry.gpu_poller._HANGS", 0.05)
+    monkeypatch.setattr("allranks.runtime.telemetry.gpu_poller.HANG_SECONDS", 0.05)
     (tmp_path / "hang").touch()
     watch, said = _watch(lambda: find_nvidia({}, load))
     watch.start()

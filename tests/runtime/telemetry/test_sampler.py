@@ -277,8 +277,8 @@ def test_what_ends_at_once_costs_and_writes_nothing(
 def test_a_rate_over_next_to_nothing_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allranks.runtime.telemetry.sampler._SHORTEST", 3600.0)
-    monkeypatch.setattr("allranks.runtime.telemetry.sampler._FIRST", 3600.0)
+    monkeypatch.setattr("allranks.runtime.telemetry.sampler.SHORTEST_SECONDS", 3600.0)
+    monkeypatch.setattr("allranks.runtime.telemetry.sampler.FIRST_SECONDS", 3600.0)
     sample, sampled = NodeMetrics.sample, threading.Event()
     monkeypatch.setattr(NodeMetrics, "sample", lambda node: sampled.set() or sample(node))
     env = {"ALLRANKS_SAMPLE": "3600"}

@@ -213,7 +213,7 @@ class Stale:
 @pytest.fixture(params=["manifest", "shard"])
 def stale(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     def begin(times: int) -> None:
-        monkeypatch.setattr(durable_io, "_PAUSES", (0.0, 0.0))
+        monkeypatch.setattr(durable_io, "RETRY_PAUSES", (0.0, 0.0))
         if request.param == "shard":
             monkeypatch.setattr(
                 valid_checkpoints, "checksum", Stale(valid_checkpoints.checksum, times)

@@ -61,7 +61,7 @@ def test_whole_tensors_come_back_from_any_number_of_ranks(
 ) -> None:
     tensors = {f"model.{i}": noise(shape, DTYPES[word]) for i, (shape, word) in enumerate(kinds)}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_LEAST_CUT", 8)  # so that small tensors are cut, too,
+        patch.setattr(planning, "SMALLEST_CUT", 8)  # so that small tensors are cut, too,
         patch.setattr(staging, "SLAB", 256)  # and lie across several pieces of memory
         store, token = new_store(Path(folder))
         ranks = [CheckpointState(tensors, state={"n": size}, own={"rank": r}) for r in range(size)]

@@ -49,7 +49,7 @@ def test_loaders_give_the_same_on_both_devices(workers: int, dtype: Any) -> None
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_tensors(resident: bool, shuffle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not resident:
-        monkeypatch.setattr(tensors, "_RESIDENT_BYTES", 0)
+        monkeypatch.setattr(tensors, "RESIDENT_BYTES", 0)
     data = TensorDataset(torch.rand(1001, 64))
     loader = DataLoader(data, batch_size=8, shuffle=shuffle)
     distributed = distribute_loader(loader, rank=0, size=1, device="cuda")

@@ -89,7 +89,7 @@ def node_samples(source: NodeSource, local_rank: int, row: Mapping[str, Any]) ->
 
 _MANY_NODES = 8
 """With more of them, fewer samples of each make a heat map."""
-_COARSE = 2.0
+COARSE_SECONDS = 2.0
 """Seconds; a second change within them may leave the same time on a file or folder."""
 _SIGNS = ("attempt.json", "end.json", "progress.json", "ranks", "failures", "nodes", "interrupted")
 
@@ -127,7 +127,7 @@ class AttemptSource:
         """Read files that changed now or recently; True when their content differs."""
         now = time.monotonic()
         self._noticed.update(dict.fromkeys(new, now))
-        recent = {name for name, when in self._noticed.items() if now - when <= _COARSE}
+        recent = {name for name, when in self._noticed.items() if now - when <= COARSE_SECONDS}
         before = self.attempt, self.ranks
         if recent:
             self.attempt = Attempt.open(self.path)

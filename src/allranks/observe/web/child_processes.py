@@ -22,7 +22,7 @@ from allranks.observe.web.log_files import LogQuery
 from allranks.observe.web.log_pages import Cursor, next_page
 from allranks.runs.run import Run
 
-_SEARCH_SECONDS = 5.0  # seconds; a page of lines that can be searched at all comes long before
+SEARCH_SECONDS = 5.0  # seconds; a page of lines that can be searched at all comes long before
 
 
 def search_logs(
@@ -42,7 +42,7 @@ def search_logs(
             input=json.dumps(asked),
             capture_output=True,
             text=True,
-            timeout=_SEARCH_SECONDS,
+            timeout=SEARCH_SECONDS,
             check=True,
             cwd=Path(allranks.__file__).parents[1],  # where -m finds this very package
         )
@@ -77,7 +77,7 @@ if __name__ == "__main__":
     main()
 
 
-_REPORT_SECONDS = 60.0  # seconds, in which the longest runs are read several times over
+REPORT_SECONDS = 60.0  # seconds, in which the longest runs are read several times over
 _AT_ONCE = threading.BoundedSemaphore(2)
 
 
@@ -89,7 +89,7 @@ def make_report(run: Run, task: str | None) -> tuple[int, str]:
         done = _run_report(run, task)
     except subprocess.TimeoutExpired:
         command = shlex.join(["allranks", *_words(run, task)])
-        return 504, f"It takes longer than {_REPORT_SECONDS:.0f} s. In a terminal: {command}\n"
+        return 504, f"It takes longer than {REPORT_SECONDS:.0f} s. In a terminal: {command}\n"
     finally:
         _AT_ONCE.release()
     if done.returncode:
@@ -108,7 +108,7 @@ def _run_report(run: Run, task: str | None) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         encoding="utf-8",
         env=os.environ | {"PYTHONUTF8": "1"},
-        timeout=_REPORT_SECONDS,
+        timeout=REPORT_SECONDS,
         check=False,
         cwd=Path(allranks.__file__).parents[1],  # where -m finds this very package
     )

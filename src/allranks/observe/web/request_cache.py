@@ -43,12 +43,12 @@ class BackgroundTask:
 
 
 _MOST = 12  # runs held; a comparison has six
-_FRESH = 1.0  # seconds for which what was read holds: several requests of one look read once
-_ASKED = 4.0  # seconds for which a state holds, so that the queue is not asked by every look
+FRESH_SECONDS = 1.0  # seconds for which what was read holds: several requests of one look read once
+STATE_SECONDS = 4.0  # seconds for which a state holds, so that the queue is not asked by every look
 _SETTLED = 20.0  # the same of a run whose folder tells its end: no one is asked, its files are read
 _QUIET = 60.0  # of one that Slurm alone says is over, or that it has forgotten: longer each time
 _QUIETEST = 600.0
-_MOMENT = 1.0  # seconds that the first look at a run waits for Slurm
+FIRST_WAIT_SECONDS = 1.0  # seconds that the first look at a run waits for Slurm
 
 
 @dataclass
@@ -71,7 +71,7 @@ class SourceCache:
         """Yield the run's up-to-date source, for one request at a time."""
         held = self._get(run, task)
         with held.lock:
-            if time.monotonic() - held.read > _FRESH:
+            if time.monotonic() - held.read > FRESH_SECONDS:
                 held.source.refresh()
                 held.read = time.monotonic()
             yield held.source
@@ -114,7 +114,7 @@ class StatusCache:
             new = {run.path for run in asked} - self._met
             self._met |= new
             asking = self._beside.start(lambda: self._ask(asked))
-            asking.join(max(wait, _MOMENT if new else 0.0))
+            asking.join(max(wait, FIRST_WAIT_SECONDS if new else 0.0))
         return [self._state(run) for run in runs]
 
     def _state(self, run: Run) -> RunStatus:
@@ -151,7 +151,7 @@ class StatusCache:
         """Return how long a status holds: briefly while it runs, longer the longer nothing changes."""
         over = status.state.ended or status.state is JobState.UNKNOWN
         if not over or not jobs_to_query(status.run):
-            return _ASKED
+            return STATE_SECONDS
         before = self._told.get(status.run.path)
         if before is None or before.status != status or before.lasts < _QUIET:
             return _QUIET

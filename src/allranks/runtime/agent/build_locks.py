@@ -22,7 +22,7 @@ _OLD = 3600.0
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "fuse", "9p", "afs", "pvfs", "wekafs")
 _FIRST_NAMESPACE = 0xEFFFFFFC
 """The inode of the pid namespace that contains all processes of a machine."""
-_PAUSE = 0.3
+PAUSE_SECONDS = 0.3
 """A builder that is done closes the lock just before it removes it."""
 
 
@@ -37,7 +37,7 @@ def remove_stale_locks(env: Mapping[str, str]) -> None:
     locks = [lock for lock in _locks(_root(env)) if not _is_open(lock)]
     if not locks:
         return
-    time.sleep(_PAUSE)
+    time.sleep(PAUSE_SECONDS)
     for lock in locks:
         _remove_or_report(lock)
 

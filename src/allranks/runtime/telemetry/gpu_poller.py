@@ -15,7 +15,7 @@ TICK = 1.0
 _STALE = 5.0
 """Seconds after which a reading is outdated."""
 _TICKS_PER_TEMPERATURE = 5
-_HANGS = 60.0
+HANG_SECONDS = 60.0
 """Seconds without an answer after which a message is printed. Waking a GPU may take some."""
 
 Say = Callable[[str], None]
@@ -73,7 +73,7 @@ class GpuPoller:
         ]
 
     def _report_hang(self, seconds: float) -> None:
-        if seconds > _HANGS and not self._hung and self._thread.is_alive():
+        if seconds > HANG_SECONDS and not self._hung and self._thread.is_alive():
             self._hung = True
             self._say("the GPUs' driver does not answer: no samples of them")
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _START_DELAY = 0.2
 _STOP_SECONDS = 1.0
-_SHORTEST = 0.1
+SHORTEST_SECONDS = 0.1
 """Seconds: a rate over less time means nothing."""
 
 VARIABLE = "ALLRANKS_SAMPLE"
-_FIRST = 1.0
+FIRST_SECONDS = 1.0
 _OFTEN, _OFTEN_UNTIL = 5.0, 600.0
 _LATER = 15.0
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.2, 86400.0
@@ -50,7 +50,7 @@ class SamplingInterval(NamedTuple):
     def next(self, last: float, began: float) -> float:
         """Return when the next sample is due after one at ``last``; sampling began at ``began``."""
         if last == began:
-            return began + min(_FIRST, self.every or _FIRST)
+            return began + min(FIRST_SECONDS, self.every or FIRST_SECONDS)
         if self.every is not None:
             return last + self.every
         return last + (_OFTEN if last - began < _OFTEN_UNTIL else _LATER)
@@ -154,7 +154,7 @@ class Sampler:
         while not ended:
             ended = self._stopped.wait(max(self._interval.next(last, began) - time.monotonic(), 0))
             now = time.monotonic()
-            if ended and now - last < _SHORTEST:
+            if ended and now - last < SHORTEST_SECONDS:
                 return
             values = {"seconds": round(now - last, 3), **(node.sample() if node else {})}
             last = now

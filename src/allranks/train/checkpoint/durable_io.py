@@ -77,7 +77,7 @@ def remove_folder(path: Path) -> None:
 
 
 _T = TypeVar("_T")
-_PAUSES = (0.2, 1.0, 3.0)
+RETRY_PAUSES = (0.2, 1.0, 3.0)
 """Seconds before each further try: servers that fail over and handles that are stale come back so."""
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
@@ -94,7 +94,7 @@ class ReadProblem(str):
 
 def read_with_retries(read: Callable[[], _T]) -> _T:
     """What ``read`` gives; the file system is asked a few times before its OSError counts."""
-    for pause in _PAUSES:
+    for pause in RETRY_PAUSES:
         try:
             return read()
         except OSError as error:

@@ -20,7 +20,7 @@ from allranks.errors import UsageError
 from allranks.train.checkpoint.checkpoint_reader import pack_blob
 from allranks.train.checkpoint.safetensors_file import dtype_name
 
-_LEAST_CUT = 1 << 20
+SMALLEST_CUT = 1 << 20
 """Tensors below this are not cut: a file of crumbs helps nobody."""
 Shape = tuple[int, ...]
 
@@ -137,7 +137,7 @@ def deal(whole: Mapping[str, Tensor], size: int) -> dict[str, list[tuple[int, in
 
     A tensor larger than a rank's fair share is cut along its first dimension.
     """
-    share = max(sum(value.nbytes for value in whole.values()) // size, _LEAST_CUT)
+    share = max(sum(value.nbytes for value in whole.values()) // size, SMALLEST_CUT)
     cuts = [(key, *cut) for key, value in whole.items() for cut in _cuts(value, share)]
     loads = [(0, rank) for rank in range(size)]
     dealt: dict[str, list[tuple[int, int | None, int]]] = {key: [] for key in whole}

@@ -15,7 +15,7 @@ from allranks.train.data.batch_schedule import BatchSchedule, ListedSchedule
 from allranks.train.data.indexed import IndexedLoader
 from allranks.train.data.sample_order import EndlessSampler
 
-_RESIDENT_BYTES = 2 << 30
+RESIDENT_BYTES = 2 << 30
 _RESIDENT_PART = 16
 
 
@@ -114,7 +114,7 @@ class TensorLoader(IndexedLoader):
 def _fits(tensors: tuple[Any, ...], device: torch.device) -> bool:
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     free, _ = torch.cuda.mem_get_info(device)
-    return bool(size < _RESIDENT_BYTES and size < free / _RESIDENT_PART)
+    return bool(size < RESIDENT_BYTES and size < free / _RESIDENT_PART)
 
 
 def _into_pinned(tensor: Any, index: Any) -> Any:

@@ -65,7 +65,7 @@ ON = {"requeue": True}
 
 
 def test_back_into_the_queue(stage: Stage) -> None:
-    told = run(stage, "requeue 0 JobState=RUNNING\n", ON)
+    told = run(stage, "requeue 0 --requeue JobState=RUNNING\n", ON)
     assert (told.code, told.of("sbatch")) == (0, [])
     assert ("requeue", "7") in told.of("scontrol")
     words = told.of("python")[-1]
@@ -79,12 +79,10 @@ def test_back_into_the_queue(stage: Stage) -> None:
 
 @pytest.mark.parametrize("how", [{"REFUSED": "1"}, {}])
 def test_a_new_job_where_slurm_refuses(stage: Stage, how: dict[str, str]) -> None:
-    (stage.folder / "run").mkdir()
-    (stage.folder / "run" / "excluded").write_text("n3,n4\n")
     answer = (
-        "requeue 0 JobState=RUNNING\nresubmit 0 JobState=RUNNING\n"
+        "requeue 0 --requeue JobState=RUNNING\nresubmit 0 --exclude=n3,n4 JobState=RUNNING\n"
         if how
-        else "resubmit 0 JobState=RUNNING\n"
+        else "resubmit 0 --exclude=n3,n4 JobState=RUNNING\n"
     )
     told = run(stage, answer, ON, SLURM_CONF="/etc/my.conf", MINE="kept", **how)
     assert told.code == 0, told.output
@@ -100,9 +98,11 @@ def test_a_new_job_where_slurm_refuses(stage: Stage, how: dict[str, str]) -> Non
 
 
 def test_a_job_that_slurm_has_put_back_itself_is_not_submitted_too(stage: Stage) -> None:
-    told = run(stage, "requeue 0 JobState=RUNNING\nrequeued 0\n", ON, REFUSED="1", RESTARTS="1")
+    told = run(
+        stage, "requeue 0 --requeue JobState=RUNNING\nrequeued 0\n", ON, REFUSED="1", RESTARTS="1"
+    )
     assert (told.code, told.of("sbatch")) == (0, [])
-    assert told.of("python")[-1][-1] == "--refused"
+    assert told.of("python")[-1][-1] == "--refused=requeue"
 
 
 @pytest.mark.parametrize(("answer", "code"), [("done 0", 0), ("stop 7", 7), ("requeued 0", 0)])
@@ -160,7 +160,9 @@ def test_a_script_that_may_not_go_on_tells_that_it_has_not_finished(stage: Stage
     assert not (stage.folder / "run" / "finished").exists()
 
 
-@pytest.mark.parametrize(("answer", "code", "sent"), [("stop 75", 75, 0), ("resubmit", 0, 1)])
+@pytest.mark.parametrize(
+    ("answer", "code", "sent"), [("stop 75", 75, 0), ("resubmit --exclude=n8", 0, 1)]
+)
 def test_what_is_asked_before_a_later_attempt(
     stage: Stage, answer: str, code: int, sent: int
 ) -> None:
@@ -175,7 +177,7 @@ def test_a_job_knows_its_end_and_an_array_task_its_own_folder(stage: Stage) -> N
     assert told.env["ALLRANKS_DEADLINE"] == "1800000000"
     assert told.env["ALLRANKS_RUN_DIR"] == str(stage.folder / "run/tasks/3")
     assert told.env["ALLRANKS_ATTEMPT_DIR"] == str(stage.folder / "run/attempts/1")
-    answers = "requeue 0 JobState=RUNNING\nresubmit 0 JobState=RUNNING\n"
+    answers = "requeue 0 --requeue JobState=RUNNING\nresubmit 0 --exclude=n3,n4 JobState=RUNNING\n"
     told = run(stage, answers, {"array": "0-3", **ON}, SLURM_ARRAY_TASK_ID="3",
                SLURM_ARRAY_JOB_ID="6", REFUSED="1", SLURM_JOB_END_TIME="1900000000")  # fmt: skip
     assert told.env["ALLRANKS_DEADLINE"] == "1900000000"
@@ -192,7 +194,7 @@ def test_without_the_agent_the_exit_code_asks_to_go_on(
 
 
 def test_a_script_that_was_printed_finds_its_folder_again(stage: Stage) -> None:
-    (stage.folder / "answers").write_text("resubmit 0 JobState=RUNNING\n")
+    (stage.folder / "answers").write_text("resubmit 0 --exclude=n3,n4 JobState=RUNNING\n")
     plan = plan_of(**ON)
     told = stage.run(render(plan), plan, ANSWERS=str(stage.folder / "answers"))
     folder = stage.work / "runs" / "train-7"
@@ -208,7 +210,7 @@ def test_a_script_that_was_printed_is_copied_once(stage: Stage) -> None:
     fails = '#!/bin/bash\nif [[ -e ${!#} ]]; then exit 1; fi\nexec /bin/cp "$@"\n'
     stage.fake("cp", fails)
     (stage.folder / "answers").write_text(
-        "requeue 0 JobState=RUNNING\nrequeue 0 JobState=RUNNING\n"
+        "requeue 0 --requeue JobState=RUNNING\nrequeue 0 --requeue JobState=RUNNING\n"
     )
     plan = plan_of(**ON)
     for _ in range(2):

@@ -142,6 +142,13 @@ def test_a_script_that_is_ended_while_its_ranks_run_was_cancelled(stub: Stub) ->
     assert (stub.end()["outcome"], stub.end()["next"]) == ("cancelled", "stop")
 
 
+def test_the_server_of_horovod_does_not_hide_the_end_of_a_script(stub: Stub) -> None:
+    """It is ended at the exit of the script, which records its own end there too."""
+    stub.write("ranks", f"{TERM}; /usr/bin/sleep 0.3; exit 1")
+    stub.play(requeue=False, restarts=2, launcher="horovod")
+    assert (stub.end()["outcome"], stub.end()["next"]) == ("cancelled", "stop")
+
+
 def test_an_environment_that_fails_is_an_end_too(stub: Stub) -> None:
     played = stub.play(setup_commands=["false"])
     assert (played.code, stub.end()["exit_code"]) == (1, 1), played.output

@@ -280,7 +280,7 @@ def test_the_script_gets_a_word_and_a_code(life: Life) -> None:
         text=True,
         check=True,
     )
-    assert done.stdout == "requeue 0 JobState=UNKNOWN\n"
+    assert done.stdout == "requeue 0 --requeue JobState=UNKNOWN\n"
     assert done.stderr.startswith("allranks: The end is near. The job is requeued (saved")
     again = [*words[:2], "143", *words[3:], "--terminated", "--ranks-running"]
     done = subprocess.run(

@@ -57,6 +57,9 @@ def rendezvous_server_lines(plan: Plan, served_by: Word) -> list[str]:
     """Return the lines of a job script that run the server with that Python until the script ends."""
     if not needs_rendezvous_server(plan):
         return []
+    exit_line = 'kill "$horovod_server" 2>/dev/null || true'
+    if plan.requeues or plan.restarts_ranks:
+        exit_line = f'code=$?; {exit_line}; on_exit "$code"'
     inside = "inside " if plan.job.container and plan.job.container_runtime != "pyxis" else ""
     return [
         "# The rendezvous server by which Horovod's ranks find each other.",
@@ -68,6 +71,6 @@ def rendezvous_server_lines(plan: Plan, served_by: Word) -> list[str]:
         "  exit 1",
         "fi",
         "horovod_server=$!",
-        "trap 'kill \"$horovod_server\" 2>/dev/null || true' EXIT",
+        f"trap '{exit_line}' EXIT",
         "export HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT",
     ]

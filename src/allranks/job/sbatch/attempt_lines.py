@@ -94,7 +94,7 @@ def attempt_lines(plan: Plan) -> list[str]:
         *lines,
         *(["ALLRANKS_AGENT=off  # until it is found below"] if asks_agent(plan) else []),
         *(["trap 'terminated=1' TERM"] if plan.requeues else []),
-        "trap on_exit EXIT",
+        "trap 'on_exit $?' EXIT",
     ]
 
 

@@ -36,8 +36,8 @@ def requeue_lines(plan: Plan, own_folder: bool) -> list[str]:
         *(_follow_up_and_requeue(plan) if plan.requeues else _follow_up(plan)),
         *_without_agent(plan),
         *(_requeue(plan, own_folder) if plan.requeues else []),
-        "on_exit() {  # the script fails before it launches the ranks",
-        "  code=$?",
+        "on_exit() {  # with the exit code of a script that fails before it launches the ranks",
+        "  code=$1",
         "  if [[ -e $ALLRANKS_ATTEMPT_DIR/end.json ]]; then return 0; fi",
         "  if ((code == 0)); then code=143 terminated=1; fi  # by a signal",
         "  follow_up --not-started",
@@ -59,18 +59,21 @@ def _follow_up(plan: Plan) -> list[str]:
 def _follow_up_and_requeue(plan: Plan) -> list[str]:
     return [
         "follow_up() {  # sets next, what follows this attempt, and result, the exit code; requeues the job",
-        "  local pause facts answer state id=$job refused=''",
+        "  local pause facts answer option state id=$job refused=''",
         f"  for pause in {PAUSES}; do  # until Slurm does it",
-        *(f"    {line}" for line in _ask(plan, ' --retry-after="$pause" ${refused:+--refused}')),
-        '    read -r next result state <<<"$answer"',
+        *(
+            f"    {line}"
+            for line in _ask(plan, ' --retry-after="$pause" ${refused:+"--refused=$refused"}')
+        ),
+        '    read -r next result option state <<<"$answer"',
         "    if [[ $next != requeue && $next != resubmit ]]; then return 0; fi",
         '    if [[ $(slurm show job -o "$job" 2>/dev/null) == *"$state "* && ! -e $run_folder/cancelled ]]; then',
-        '      if "$next"; then',
+        '      if "$next" "$option"; then',
         '        if [[ -e $run_folder/cancelled ]]; then scancel "$id"; fi',
         "        requeued=1 result=0",
         "        return 0",
         "      fi",
-        "      refused=1",
+        "      refused=$next",
         "    fi  # else Slurm or a user has ended it meanwhile",
         '    sleep "${pause:-0}"',
         "  done",
@@ -96,7 +99,7 @@ def _ask(plan: Plan, options: str) -> list[str]:
 
 def _without_agent(plan: Plan) -> list[str]:
     again = f"((code == {SAVED} && attempt < {plan.requeue_policy.max_attempts}))"
-    requeue = f'    if {again}; then next="requeue {SAVED} JobState=RUNNING"; fi'
+    requeue = f'    if {again}; then next="requeue {SAVED} -- JobState=RUNNING"; fi'
     return [
         "without_agent() {  # where allranks is not installed: the exit code alone decides",
         f"  if [[ -e $ALLRANKS_ATTEMPT_DIR/interrupted ]]; then code={SAVED}; fi",
@@ -116,15 +119,10 @@ def _requeue(plan: Plan, own_folder: bool) -> list[str]:
     array = '--array="$SLURM_ARRAY_TASK_ID" ' if plan.job.array else ""
     return [
         'requeue() { slurm requeue "$job"; }',
-        "resubmit() {  # a new job that starts after this one, once per attempt; sets id",
-        "  local exclude=() sent=$ALLRANKS_ATTEMPT_DIR/resubmitted",
-        "  if [[ -e $sent ]]; then return 0; fi",
-        "  if [[ -e $run_folder/excluded ]]; then  # nodes that failed twice",
-        '    exclude=(--exclude="$(<"$run_folder/excluded")")',
-        "  fi",
-        '  id=$(submit "${exclude[@]}") || id=$(submit) || return 1  # a node may have left the cluster',
+        "resubmit() {  # a new job that starts after this one, with a further option; sets id",
+        '  id=$(submit "$1") || return 1',
         "  id=${id%%;*}  # without the name of the cluster",
-        '  echo "$id" | tee "$sent" >>"$run_folder/resubmitted"',
+        '  echo "$id" | tee "$ALLRANKS_ATTEMPT_DIR/resubmitted" >>"$run_folder/resubmitted"',
         '  echo "allranks: job $id resumes the run after this one." >&2',
         "}",
         "submit() (  # without the variables of this job",
@@ -138,7 +136,7 @@ def _requeue(plan: Plan, own_folder: bool) -> list[str]:
         "  trap 'terminated=1' TERM",
         "  passed=1 terminated=1",
         "  local code=143",
-        "  follow_up --ranks-running",
+        "  if [[ -z $requeued ]]; then follow_up --ranks-running; fi",
         "  trap on_term TERM",
         "}",
     ]
@@ -156,6 +154,6 @@ def earlier_attempt_lines(plan: Plan) -> list[str]:
         f'    {agent_words(plan, "attempt-start")} "$ALLRANKS_ATTEMPT_DIR" "${{policy[@]}}" \\',
         f"      --nodes{own} | tail -n 1) || true",
         '  if [[ $answer == stop* ]]; then exit "${answer#stop }"; fi',
-        "  if [[ $answer == resubmit ]] && resubmit; then exit 0; fi",
+        '  if [[ $answer == resubmit* ]] && resubmit "${answer#resubmit }"; then exit 0; fi',
         "fi",
     ]

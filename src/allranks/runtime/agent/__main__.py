@@ -50,7 +50,7 @@ def _summary(options: AgentOptions) -> int:
 
 
 def _attempt_start(options: AgentOptions) -> int:
-    """Print one line for the job script: ``start``, ``resubmit`` (on other nodes) or ``stop CODE``."""
+    """Print one line for the job script: ``start``, ``resubmit OPTION`` or ``stop CODE``."""
     from pathlib import Path
 
     from allranks.runs.attempt import Attempt
@@ -66,9 +66,9 @@ def _attempt_start(options: AgentOptions) -> int:
 
 
 def _attempt_end(options: AgentOptions) -> int:
-    """Print one line for the job script: what follows, the exit code, and the job's state it holds for.
+    """Print one line for the job script: what follows, the exit code, an option for sbatch, the job's state.
 
-    The reason goes to stderr, below the first error if there is one.
+    The script acts only while the job is in that state. The reason goes to stderr, below the first error.
     """
     from pathlib import Path
 
@@ -79,6 +79,7 @@ def _attempt_end(options: AgentOptions) -> int:
         first_error,
         requeue_early,
     )
+    from allranks.runtime.agent.attempt_start import NO_OPTION, exclude_option
     from allranks.runtime.agent.failures import summary
     from allranks.runtime.agent.scontrol_facts import gone_nodes, read_job
 
@@ -103,7 +104,8 @@ def _attempt_end(options: AgentOptions) -> int:
         print(text, file=sys.stderr)
     if decision.reason != attempt.reason:  # not when the same was decided before
         print(f"allranks: {decision.reason}", file=sys.stderr)
-    print(decision.next, decision.code, job.state)
+    option = exclude_option(end.run) if options.refused != "resubmit" else NO_OPTION
+    print(decision.next, decision.code, option, job.state)
     return 0
 
 

@@ -52,7 +52,8 @@ class AgentOptions(NamedTuple):
     terminated: bool = False
     ranks_running: bool = False
     not_started: bool = False
-    refused: bool = False
+    refused: str = ""
+    """What Slurm refused before: requeue or resubmit."""
     retry_after: str = "0"
     """Seconds after which the script asks again if Slurm refuses; empty if it does not."""
     exclude: str = ""
@@ -163,7 +164,7 @@ def _add_attempt_verbs(verbs: Any) -> None:
         each.add_argument("--terminated", action="store_true", help="the script received TERM")
         each.add_argument("--ranks-running", action="store_true", help="the ranks still run")
         each.add_argument("--not-started", action="store_true", help="it failed before its launch")
-        each.add_argument("--refused", action="store_true", help="Slurm did not requeue the job")
+        each.add_argument("--refused", default="", help="what Slurm refused: requeue or resubmit")
         each.add_argument("--retry-after", default="0", help="seconds to the next try; empty: none")
         each.add_argument("--exclude", default="", help="nodes that the job avoids")
     end.add_argument("exit_code", type=int)

@@ -22,6 +22,8 @@ from allranks.runtime.world.hostlist import expand_hostlist
 
 EXCLUDED = "excluded"
 """The file in the run folder with the nodes to avoid, in the form of sbatch's --exclude."""
+NO_OPTION = "--requeue"
+"""An option of sbatch that changes nothing, as the job has it already."""
 TWICE = 2
 _HARD = {"7", "9", "11"}  # SIGBUS, SIGKILL, SIGSEGV: what failing memory and drivers end in
 
@@ -29,7 +31,7 @@ _HARD = {"7", "9", "11"}  # SIGBUS, SIGKILL, SIGSEGV: what failing memory and dr
 def start_attempt(
     attempt: Attempt, policy: RequeuePolicy, nodes: str, exclude: str
 ) -> tuple[str, str]:
-    """Return ``start``, ``resubmit`` (on other nodes) or ``stop CODE`` for the job script, and why."""
+    """Return ``start``, ``resubmit OPTION`` (on other nodes) or ``stop CODE`` for the script, and why."""
     run = attempt.path.parent.parent
     earlier = [
         each for each in attempts_of(run, attempt.array_task) if each.number < attempt.number
@@ -43,8 +45,17 @@ def start_attempt(
     if bad := _bad_here(run, attempt, exclude):
         reasons.append(f"{', '.join(bad)} failed {TWICE} times in this run: a new job avoids it.")
         attempt.finish(0, outcome="moved away", reason=reasons[-1], next="resubmit")
-        return "resubmit", " ".join(reasons)
+        return f"resubmit {exclude_option(run)}", " ".join(reasons)
     return "start", " ".join(reasons)
+
+
+def exclude_option(run: Path) -> str:
+    """Return the option of sbatch that avoids the nodes which failed twice in a run."""
+    try:
+        nodes = (run / EXCLUDED).read_text().strip()
+    except OSError:
+        return NO_OPTION
+    return f"--exclude={nodes}" if nodes else NO_OPTION
 
 
 def record_kill(previous: Attempt, nodes: str = "", then: str = "requeued") -> str:

@@ -39,25 +39,25 @@ policy=(--requeue --max-attempts=20 --max-no-progress=5 --restarts=2)
 job=$SLURM_JOB_ID terminated='' requeued=''
 slurm() { SLURM_TIME_FORMAT=standard timeout 30 scontrol "$@"; }  # the user may have set another format
 follow_up() {  # sets next, what follows this attempt, and result, the exit code; requeues the job
-  local pause facts answer state id=$job refused=''
+  local pause facts answer option state id=$job refused=''
   for pause in 0 0 5 10 20 40 80 ''; do  # until Slurm does it
     facts=$(slurm show job -o "$job" 2>/dev/null || true) answer=''
     if [[ $ALLRANKS_AGENT != off ]]; then
       answer=$(slurm show node -o "$SLURM_JOB_NODELIST" 2>/dev/null |
         python -m allranks.runtime.agent attempt-end "$ALLRANKS_ATTEMPT_DIR" "$code" "${policy[@]}" \
-          --nodes --job "$facts" ${terminated:+--terminated} --retry-after="$pause" ${refused:+--refused} "$@" |
+          --nodes --job "$facts" ${terminated:+--terminated} --retry-after="$pause" ${refused:+"--refused=$refused"} "$@" |
         tail -n 1) || true
     fi
     if [[ ! $answer =~ ^[a-z]+\ [0-9]+ ]]; then answer=$(without_agent); fi
-    read -r next result state <<<"$answer"
+    read -r next result option state <<<"$answer"
     if [[ $next != requeue && $next != resubmit ]]; then return 0; fi
     if [[ $(slurm show job -o "$job" 2>/dev/null) == *"$state "* && ! -e $run_folder/cancelled ]]; then
-      if "$next"; then
+      if "$next" "$option"; then
         if [[ -e $run_folder/cancelled ]]; then scancel "$id"; fi
         requeued=1 result=0
         return 0
       fi
-      refused=1
+      refused=$next
     fi  # else Slurm or a user has ended it meanwhile
     sleep "${pause:-0}"
   done
@@ -68,20 +68,15 @@ without_agent() {  # where allranks is not installed: the exit code alone decide
   local next="stop $code"
   if [[ -z $terminated && "$facts " == *"JobState=RUNNING "* && ! -e $run_folder/cancelled ]]; then
     if ((code == 0)); then next="done 0"; fi
-    if ((code == 75 && attempt < 20)); then next="requeue 75 JobState=RUNNING"; fi
+    if ((code == 75 && attempt < 20)); then next="requeue 75 -- JobState=RUNNING"; fi
   fi
   echo "$next"
 }
 requeue() { slurm requeue "$job"; }
-resubmit() {  # a new job that starts after this one, once per attempt; sets id
-  local exclude=() sent=$ALLRANKS_ATTEMPT_DIR/resubmitted
-  if [[ -e $sent ]]; then return 0; fi
-  if [[ -e $run_folder/excluded ]]; then  # nodes that failed twice
-    exclude=(--exclude="$(<"$run_folder/excluded")")
-  fi
-  id=$(submit "${exclude[@]}") || id=$(submit) || return 1  # a node may have left the cluster
+resubmit() {  # a new job that starts after this one, with a further option; sets id
+  id=$(submit "$1") || return 1
   id=${id%%;*}  # without the name of the cluster
-  echo "$id" | tee "$sent" >>"$run_folder/resubmitted"
+  echo "$id" | tee "$ALLRANKS_ATTEMPT_DIR/resubmitted" >>"$run_folder/resubmitted"
   echo "allranks: job $id resumes the run after this one." >&2
 }
 submit() (  # without the variables of this job
@@ -95,11 +90,11 @@ on_term() {  # Slurm ends the job and sends KILL soon: requeue before the ranks 
   trap 'terminated=1' TERM
   passed=1 terminated=1
   local code=143
-  follow_up --ranks-running
+  if [[ -z $requeued ]]; then follow_up --ranks-running; fi
   trap on_term TERM
 }
-on_exit() {  # the script fails before it launches the ranks
-  code=$?
+on_exit() {  # with the exit code of a script that fails before it launches the ranks
+  code=$1
   if [[ -e $ALLRANKS_ATTEMPT_DIR/end.json ]]; then return 0; fi
   if ((code == 0)); then code=143 terminated=1; fi  # by a signal
   follow_up --not-started
@@ -123,7 +118,7 @@ begin() {
 begin
 ALLRANKS_AGENT=off  # until it is found below
 trap 'terminated=1' TERM
-trap on_exit EXIT
+trap 'on_exit $?' EXIT
 
 # --- Environment -------------------------------------------------------------
 export OMP_NUM_THREADS=2
@@ -167,7 +162,7 @@ while :; do  # one attempt per iteration; failed ranks are restarted in the next
       python -m allranks.runtime.agent attempt-start "$ALLRANKS_ATTEMPT_DIR" "${policy[@]}" \
         --nodes | tail -n 1) || true
     if [[ $answer == stop* ]]; then exit "${answer#stop }"; fi
-    if [[ $answer == resubmit ]] && resubmit; then exit 0; fi
+    if [[ $answer == resubmit* ]] && resubmit "${answer#resubmit }"; then exit 0; fi
   fi
 
   # --- Rendezvous --------------------------------------------------------------

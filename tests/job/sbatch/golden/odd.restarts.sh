@@ -52,8 +52,8 @@ without_agent() {  # where allranks is not installed: the exit code alone decide
   fi
   echo "$next"
 }
-on_exit() {  # the script fails before it launches the ranks
-  code=$?
+on_exit() {  # with the exit code of a script that fails before it launches the ranks
+  code=$1
   if [[ -e $ALLRANKS_ATTEMPT_DIR/end.json ]]; then return 0; fi
   if ((code == 0)); then code=143 terminated=1; fi  # by a signal
   follow_up --not-started
@@ -76,7 +76,7 @@ begin() {
 }
 begin
 ALLRANKS_AGENT=off  # until it is found below
-trap on_exit EXIT
+trap 'on_exit $?' EXIT
 
 # --- Environment -------------------------------------------------------------
 export OMP_NUM_THREADS=8

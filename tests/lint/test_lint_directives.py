@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.lint.allocation import allocation_of
 from allranks.lint.directives import Directives, read_directives
+from allranks.lint.job_resources import allocation_of
 from allranks.lint.source_text import SourceFile
 
 

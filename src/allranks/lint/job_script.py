@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allranks.lint.allocation import Allocation, Shape, allocation_of
 from allranks.lint.command_calls import BATCH, UNKNOWN, Call, Shell
 from allranks.lint.directives import Directives, read_directives
 from allranks.lint.evaluation import evaluate
 from allranks.lint.evaluation.trace import Reader, Trace, file_reader
+from allranks.lint.job_resources import Allocation, Shape, allocation_of
 from allranks.lint.launch_commands import Launch, find_launches
 from allranks.lint.process_counts import Processes, count_processes
 from allranks.lint.shell.model import Assignment, Part, Variable, Word, variables_of

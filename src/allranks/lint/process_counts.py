@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allranks.lint.allocation import Shape
+from allranks.lint.job_resources import Shape
 from allranks.lint.launch_commands import (
     ACCELERATE,
     DEEPSPEED,

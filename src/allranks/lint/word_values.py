@@ -7,8 +7,8 @@ import operator
 import re
 from collections.abc import Sequence
 
-from allranks.lint.allocation import Allocation, Shape, step_shape
 from allranks.lint.command_calls import TASK, Call, Layer, Shell
+from allranks.lint.job_resources import Allocation, Shape, step_shape
 from allranks.lint.shell.model import Arithmetic, Literal, Part, Substitution, Variable, Word
 
 Numbers = frozenset[int]

@@ -65,12 +65,12 @@ def test_more_workers_than_gpus() -> None:
 
 def test_too_late_is_seen_on_tensorflows_context() -> None:
     fresh = SimpleNamespace(_context_handle=None, _collective_leader=None)
-    assert workers.why_too_late(fresh) == ""
+    assert workers.too_late_reason(fresh) == ""
     fresh._context_handle = object()
-    assert "started its devices" in workers.why_too_late(fresh)
+    assert "started its devices" in workers.too_late_reason(fresh)
     fresh._collective_leader = ""
-    assert "another multi-worker strategy" in workers.why_too_late(fresh)
-    assert workers.why_too_late(object()) == ""
+    assert "another multi-worker strategy" in workers.too_late_reason(fresh)
+    assert workers.too_late_reason(object()) == ""
 
 
 def test_a_repaired_keras_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +81,13 @@ def test_a_repaired_keras_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
     build, reduce = broken.TensorFlowTrainer._maybe_symbolic_build, broken.reduce_per_replica
     old = SimpleNamespace(keras=SimpleNamespace(__version__="2.11.0"))
     new = SimpleNamespace(keras=SimpleNamespace(__version__="3.15.1"))
-    assert keras_repairs.repair(old, tell=False) == []
+    assert keras_repairs.repair_keras(old, report=False) == []
     assert broken.reduce_per_replica is reduce
-    assert keras_repairs.repair(new, tell=False) == ["_build", "_reduce"]
+    assert keras_repairs.repair_keras(new, report=False) == ["_build", "_reduce"]
     assert broken.reduce_per_replica is not reduce
-    assert keras_repairs.repair(new, tell=False) == [], "the second time there is nothing to do"
+    assert keras_repairs.repair_keras(new, report=False) == [], (
+        "the second time there is nothing to do"
+    )
     broken.TensorFlowTrainer._maybe_symbolic_build = build
     broken.reduce_per_replica = reduce
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import WorldError
-from allranks.integrations.tensorflow.cluster import configure
+from allranks.integrations.tensorflow.worker_strategy import set_tf_config
 from allranks.runtime.agent import rank_environment as agent
 from allranks.runtime.agent.rank_environment import RankPlacement
 from allranks.runtime.world.detection import detect
@@ -75,12 +75,12 @@ def test_the_first_node_is_known_by_the_address_that_all_were_given() -> None:
 def test_tf_config_is_made_once_and_one_that_is_there_stays() -> None:
     envs: list[dict[str, str]] = [{}, {}]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda rank: configure(_world(rank, 2), 20, envs[rank]), range(2)))
+        list(pool.map(lambda rank: set_tf_config(_world(rank, 2), 20, envs[rank]), range(2)))
     first, second = (json.loads(env["TF_CONFIG"]) for env in envs)
     assert first["cluster"] == second["cluster"]
     assert (first["task"]["index"], second["task"]["index"]) == (0, 1)
     kept = dict(envs[1])
-    configure(_world(1, 2), 0.1, kept)
+    set_tf_config(_world(1, 2), 0.1, kept)
     assert kept == envs[1]
 
 
@@ -88,17 +88,17 @@ def test_a_port_that_is_taken_is_an_error_that_names_it() -> None:
     with reserve_port(derived_port("taken"), _world(0)) as port:
         config = {"cluster": {"worker": [f"a:{port}"]}, "task": {"type": "worker", "index": 0}}
         with pytest.raises(WorldError, match=rf"listen at a:{port} .*another program"):
-            configure(_world(0, 2), 1, {"TF_CONFIG": json.dumps(config)})
+            set_tf_config(_world(0, 2), 1, {"TF_CONFIG": json.dumps(config)})
 
 
 def test_workers_are_reached_past_a_web_proxy() -> None:
     workers = [f"node{n}:{derived_port('proxy')}" for n in (1, 1, 2)]
     config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 0}}
     env = {"TF_CONFIG": json.dumps(config), "http_proxy": "http://p:3128", "no_proxy": "localhost"}
-    configure(_world(0), 1, env)
+    set_tf_config(_world(0), 1, env)
     assert env["no_grpc_proxy"] == "localhost,node1,node2"
     env = {"TF_CONFIG": json.dumps(config)}
-    configure(_world(0), 1, env)
+    set_tf_config(_world(0), 1, env)
     assert "no_grpc_proxy" not in env
 
 

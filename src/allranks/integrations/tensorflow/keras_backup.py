@@ -18,7 +18,7 @@ from typing import Any
 
 from allranks.errors import UsageError, WorldError
 from allranks.integrations.tensorflow.graceful_exit import GracefulExit
-from allranks.integrations.tensorflow.worker_strategy import tensorflow
+from allranks.integrations.tensorflow.worker_strategy import import_tensorflow
 from allranks.runtime.world import world
 from allranks.runtime.world.communicator import TensorFlowCommunicator
 
@@ -43,7 +43,7 @@ def backup(
     removed when ``fit`` ends, unless ``keep``. ``keras`` is the Keras that made the model: tf_keras where
     the script has imported it, else ``tf.keras``.
     """
-    tf = tensorflow()
+    tf = import_tensorflow()
     place = Path(folder) if folder is not None else _next_folder()
     module = keras or sys.modules.get("tf_keras") or tf.keras
     version = str(getattr(module, "__version__", "2"))

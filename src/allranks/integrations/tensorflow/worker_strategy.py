@@ -1,25 +1,32 @@
-"""``strategy()``: MultiWorkerMirroredStrategy with one worker per process."""
+"""``strategy()``: MultiWorkerMirroredStrategy with one worker per process, and its TF_CONFIG."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import sys
 import warnings
+from collections.abc import MutableMapping
 from typing import Any
 
 from allranks.errors import MissingDependencyError, UsageError, WorldError, did_you_mean
-from allranks.integrations.tensorflow.cluster import configure
+from allranks.integrations.tensorflow import keras_repairs
 from allranks.runtime.world import World, world
+from allranks.runtime.world.detection import launch_id
+from allranks.runtime.world.endpoints import split_endpoint
+from allranks.runtime.world.worker_discovery import discover_workers, is_free, tf_config
 
 COMMUNICATION = ("auto", "nccl", "ring")
-_MEETING_SECONDS = 300.0
+_RENDEZVOUS_SECONDS = 300.0
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _made: Any = None
 
 
 def strategy(
     communication: str = "auto", *, timeout: float | None = None, repair_keras: bool = True
 ) -> Any:
-    """The ``tf.distribute`` strategy for this process, whatever started it.
+    """Return the ``tf.distribute`` strategy for this process, whatever started it.
 
     Several processes give a MultiWorkerMirroredStrategy: each is a worker, on the CPU or on its own
     GPUs. One process gives a MirroredStrategy over the GPUs that it sees, or the CPU: the same
@@ -27,27 +34,25 @@ def strategy(
     A second call returns the same strategy.
 
     ``communication`` is ``nccl``, ``ring`` or TensorFlow's own choice. ``timeout`` (seconds) bounds
-    the meeting of the workers and every collective. ``repair_keras`` False leaves Keras 3 alone.
+    the rendezvous of the workers and every collective. ``repair_keras`` False leaves Keras 3 alone.
     """
     global _made
     if communication not in COMMUNICATION:
         hint = did_you_mean(communication, COMMUNICATION, " Use auto, nccl or ring.")
         raise UsageError(f"Communication '{communication}' is not known.{hint}")
     if _made is None:
-        tf, here = tensorflow(), world()
+        tf, here = import_tensorflow(), world()
         if here.size == 1:
             _made = tf.distribute.MirroredStrategy()
         else:
             _made = _multi_worker(tf, here, communication, timeout)
             if repair_keras:
-                from allranks.integrations.tensorflow.keras_repairs import repair
-
-                repair(tf, tell=here.is_main)
+                keras_repairs.repair_keras(tf, report=here.is_main)
     return _made
 
 
-def tensorflow() -> Any:
-    """The tensorflow package."""
+def import_tensorflow() -> Any:
+    """Import and return the tensorflow package."""
     try:
         return importlib.import_module("tensorflow")
     except ImportError:
@@ -57,7 +62,7 @@ def tensorflow() -> Any:
 
 
 def own_gpus(here: World, count: int) -> range | None:
-    """Which of the ``count`` GPUs that TensorFlow sees are this worker's; None for all of them."""
+    """Return which of the ``count`` visible GPUs are this worker's; None for all of them."""
     if count == 0 or here.local_size == 1 or here.private_devices:
         return None
     each = count // here.local_size
@@ -69,8 +74,8 @@ def own_gpus(here: World, count: int) -> range | None:
     return range(here.local_rank * each, (here.local_rank + 1) * each)
 
 
-def why_too_late(context: Any) -> str:
-    """What TensorFlow has done already that must come after the strategy; empty when nothing."""
+def too_late_reason(context: Any) -> str:
+    """Return what TensorFlow has done already that must come after the strategy; empty when nothing."""
     if getattr(context, "_collective_leader", None) is not None:
         return "another multi-worker strategy was made before"
     if getattr(context, "_context_handle", None) is not None:
@@ -80,13 +85,13 @@ def why_too_late(context: Any) -> str:
 
 def _multi_worker(tf: Any, here: World, communication: str, timeout: float | None) -> Any:
     eager = importlib.import_module("tensorflow.python.eager.context")
-    if why := why_too_late(eager.context()):
+    if why := too_late_reason(eager.context()):
         raise _too_late(why)
     gpus = tf.config.list_physical_devices("GPU")
     mine = own_gpus(here, len(gpus))
     if mine is not None:
         tf.config.set_visible_devices([gpus[index] for index in mine], "GPU")
-    configure(here, timeout or _MEETING_SECONDS)
+    set_tf_config(here, timeout or _RENDEZVOUS_SECONDS)
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=_implementation(tf, communication, bool(gpus), here), timeout_seconds=timeout
     )
@@ -117,3 +122,38 @@ def _too_late(why: str) -> UsageError:
         "right below the imports;\nwhat needs TensorFlow at import time (tensors, models, datasets, "
         "tf.config.list_logical_devices, random seeds with tensors) comes after it."
     )
+
+
+def set_tf_config(world: World, seconds: float, env: MutableMapping[str, str] = os.environ) -> None:
+    """Set TF_CONFIG for this worker, unless it is set already."""
+    if not env.get("TF_CONFIG", "").strip():
+        workers = discover_workers(world, launch_id(env), seconds)
+        env["TF_CONFIG"] = tf_config(workers, world.rank)
+    config: dict[str, Any] = json.loads(env["TF_CONFIG"])
+    _check_port(config, world)
+    _bypass_proxies(config, env)
+
+
+def _check_port(config: dict[str, Any], world: World) -> None:
+    """Refuse a port that is in use: TensorFlow would share it with another job's server."""
+    task = config["task"]
+    endpoint = config["cluster"][task["type"]][int(task["index"])]
+    port = split_endpoint(endpoint)[1]
+    if port is not None and not is_free(port):
+        raise WorldError(
+            f"Worker {world.rank} has to listen at {endpoint} (TF_CONFIG), but another program on "
+            f"{world.host} uses port {port}.\n"
+            "Unset TF_CONFIG, and the workers agree on free ports; or choose others "
+            "(allranks submit --port N)."
+        )
+
+
+def _bypass_proxies(config: dict[str, Any], env: MutableMapping[str, str]) -> None:
+    """Exclude the workers from the site's web proxy, which gRPC would use to reach other nodes."""
+    if not any(env.get(name) for name in _PROXIES):
+        return
+    hosts = [
+        split_endpoint(endpoint)[0] for group in config["cluster"].values() for endpoint in group
+    ]
+    already = env.get("no_grpc_proxy") or env.get("no_proxy") or ""
+    env["no_grpc_proxy"] = ",".join(filter(None, [already, *dict.fromkeys(hosts)]))

@@ -1,4 +1,4 @@
-"""Leaving in time where it takes its time: torchrun, spawned workers, a cluster."""
+"""Graceful exit in the cases that take their time: torchrun, spawned workers, a cluster."""
 
 from __future__ import annotations
 

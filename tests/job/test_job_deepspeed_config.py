@@ -30,7 +30,10 @@ def plan_of(config: Any, *args: str, scheduler: str = "local", **fields: Any) ->
     text = config if isinstance(config, str) else json.dumps(config)
     Path("ds.json").write_text(text)
     words = args or ("--deepspeed", "--deepspeed_config", "ds.json")
-    return resolve({"script": "train.py", "args": words, "nprocs": 4, **fields}, scheduler)
+    return resolve(
+        {"script": "train.py", "args": words, "nprocs": 4, **fields},
+        on_cluster=scheduler == "slurm",
+    )
 
 
 @pytest.mark.parametrize(

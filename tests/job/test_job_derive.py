@@ -23,7 +23,9 @@ LAB = Site("lab", partitions=(Partition("gpu", (A100,), max_time=86400, default=
 
 def plan_of(scheduler: str = "slurm", site: Site | None = None, **fields: Any) -> Plan:
     job = Job(**{"script": "train.py", **fields})
-    return derive(job, {name: Origin("command line") for name in given(job)}, site, scheduler)
+    return derive(
+        job, {name: Origin("command line") for name in given(job)}, site, scheduler == "slurm"
+    )
 
 
 def reasons(plan: Plan) -> dict[str, str]:

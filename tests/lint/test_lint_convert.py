@@ -55,7 +55,7 @@ def test_the_same_ranks_come_out(script: str, launcher: str, ranks: int, tmp_pat
     job = _job(script)
     found = convert(job)
     (tmp_path / "allranks.toml").write_text(to_toml(job, found))
-    plan = resolve({}, "slurm", config=str(tmp_path / "allranks.toml"))
+    plan = resolve({}, config=str(tmp_path / "allranks.toml"))
     assert plan.launcher.name == launcher
     assert plan.shape.world_size == ranks
     assert plan.shape.nodes == 2

@@ -255,10 +255,10 @@ def _print_next(study: Study, usual: Path | None, unfinished: bool = True) -> No
 
 
 def _print_interrupted(study: Study, usual: Path | None) -> None:
-    what = "Its jobs stay in the queue" if study.where == "slurm" else "Interrupted"
+    what = "Its jobs stay in the queue" if study.is_queued else "Interrupted"
     click.echo(f"\n{what}; finished sizes are kept.", err=True)
     _print_next(study, usual)
-    if study.where == "slurm" and (open_ := [p.job_id for p in study.points if p.open]):
+    if study.is_queued and (open_ := [p.job_id for p in study.points if p.open]):
         click.echo(f"cancel allranks cancel {' '.join(open_)}", err=True)
 
 

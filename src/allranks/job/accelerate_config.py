@@ -75,7 +75,7 @@ def parse_accelerate(name: str, text: str) -> AccelerateFile:
         return AccelerateFile(name, _of_yaml("" if name.endswith(".json") else text))
 
 
-def check_accelerate_file(plan: Plan, scheduler: str) -> Iterator[str]:
+def check_accelerate_file(plan: Plan, on_cluster: bool) -> Iterator[str]:
     """Return notes about the file; a contradiction to the job raises `JobError`."""
     if plan.launcher.module != "accelerate":
         return
@@ -83,7 +83,7 @@ def check_accelerate_file(plan: Plan, scheduler: str) -> Iterator[str]:
     file, named = plan.accelerate_file, _option(plan, "--config_file")
     if file is None:
         if named:
-            yield _missing(plan, named, scheduler)
+            yield _missing(plan, named, on_cluster)
         return
     for wrong, change in _contradictions(plan, file):
         raise JobError(f"{file.path}: {wrong}\n{change}")
@@ -92,9 +92,9 @@ def check_accelerate_file(plan: Plan, scheduler: str) -> Iterator[str]:
     yield from _on_gpus(plan, file)
 
 
-def _missing(plan: Plan, named: str, scheduler: str) -> str:
+def _missing(plan: Plan, named: str, on_cluster: bool) -> str:
     """Return a note if the file may exist on the cluster or in the container only."""
-    if scheduler == "local" and not plan.job.container:
+    if not on_cluster and not plan.job.container:
         raise UsageError(
             f"There is no file {named} (--launcher-arg=--config_file={named}).\n"
             "Create it with: accelerate config --config_file FILE"

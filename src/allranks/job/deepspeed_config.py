@@ -48,13 +48,13 @@ class _Named:
     path: Path
 
 
-def check_deepspeed_config(plan: Plan, scheduler: str) -> tuple[str, ...]:
+def check_deepspeed_config(plan: Plan, on_cluster: bool) -> tuple[str, ...]:
     """Return notes about the file; raise if the job cannot start with it."""
     notes: list[str] = []
     for named in _named(plan):
         if named.path.is_file():
             notes += _check(plan, named)
-        elif scheduler == "local" and not plan.job.container:
+        elif not on_cluster and not plan.job.container:
             raise UsageError(f"There is no file {named.value} ({named.option}) to read.")
         else:
             notes.append(

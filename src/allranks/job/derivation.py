@@ -32,7 +32,7 @@ class Derivation:
     """Derives the missing values of one job and records the origin of each."""
 
     def __init__(
-        self, job: Job, origins: dict[str, Origin], site: Site | None, scheduler: str
+        self, job: Job, origins: dict[str, Origin], site: Site | None, on_cluster: bool
     ) -> None:
         self.job = job
         self.origins = dict(origins)
@@ -40,7 +40,7 @@ class Derivation:
         if site is not None and job.partition is None and site.default_partition:
             self.job = replace(job, partition=site.default_partition)
             self.origins["partition"] = Origin(f"site {site.name}", "its default")
-        self.scheduler = scheduler
+        self.on_cluster = on_cluster
         self.notes: list[str] = []
 
     def plan(self) -> Plan:
@@ -51,7 +51,7 @@ class Derivation:
         self.imports = self._scan(job.script)
         self.framework = self._framework()
         self.launcher = self._launcher()
-        if self.scheduler == "slurm":
+        if self.on_cluster:
             self.launcher.check(job)
         nodes = job.nodes or self._derive("nodes", 1, "the default")
         gpus = self._gpus()
@@ -63,7 +63,7 @@ class Derivation:
         shape = self._resources(JobShape(nodes, ranks, tasks, gpus))
         self._compare_ranks_with_gpus(shape)
         self.notes += requeue_notes(job)
-        if self.site is not None and self.scheduler == "slurm":
+        if self.site is not None and self.on_cluster:
             self._check_site(self.site, shape)
         name = job.name or self._derive("name", _stem(job.script), "the script's name")
         return Plan(
@@ -107,7 +107,7 @@ class Derivation:
         job, asked = self.job, self.job.launcher or "auto"
         if asked != "auto":
             return LAUNCHERS[asked]
-        if self.scheduler == "local":
+        if not self.on_cluster:
             return LAUNCHERS[self._derive("launcher", *self._local_launcher())]
         name, why = "srun", "Slurm starts, binds and ends one task per rank"
         if self.framework == "horovod":
@@ -189,7 +189,7 @@ class Derivation:
                 )
             if memory is None and part.memory is not None:
                 memory = self._derive("memory", part.memory, part.why)
-        if cpus is None and shape.gpus_per_node.count and self.scheduler == "slurm":
+        if cpus is None and shape.gpus_per_node.count and self.on_cluster:
             self.notes.append(
                 "The CPUs of a node are unknown, so Slurm's default applies (often 1 per task). Use "
                 f"{flag('cpus_per_task')}, or {flag('site')} (see `allranks sites`)."
@@ -203,7 +203,7 @@ class Derivation:
 
     def _node_shape(self, shape: JobShape) -> NodeShape | None:
         """Return the kind of node that the job will get, if the site describes it."""
-        if self.site is None or not self.site.partitions or self.scheduler != "slurm":
+        if self.site is None or not self.site.partitions or not self.on_cluster:
             return None
         request = self._request(shape)
         return select_node_shape(select_partition(self.site, request), request)
@@ -245,10 +245,10 @@ class Derivation:
 
 
 def derive(
-    job: Job, origins: dict[str, Origin], site: Site | None = None, scheduler: str = "slurm"
+    job: Job, origins: dict[str, Origin], site: Site | None = None, on_cluster: bool = True
 ) -> Plan:
-    """Return the plan of a job on a site, for ``slurm`` or for this machine (``local``)."""
-    return Derivation(job, origins, site, scheduler).plan()
+    """Return the plan of a job on a site, or on this machine (without ``on_cluster``)."""
+    return Derivation(job, origins, site, on_cluster).plan()
 
 
 def _tasks(number: int) -> str:

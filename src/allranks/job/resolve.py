@@ -20,14 +20,14 @@ from allranks.job.plan import Plan
 
 def resolve(
     values: Mapping[str, Any] | Job,
-    scheduler: str = "slurm",
     *,
+    on_cluster: bool = True,
     source: str = "command line",
     config: str | None = None,
     between: tuple[JobLayer, ...] = (),
     detect: bool = False,
 ) -> Plan:
-    """Return the plan of a job.
+    """Return the plan of a job, for nodes of a cluster or for this machine.
 
     ``between`` are layers below the user's values (an allocation, this machine). ``detect`` asks Slurm
     about the cluster if there is no site file for it.
@@ -36,18 +36,18 @@ def resolve(
     path = Path(config) if config else find_file(Path.cwd())
     file = [file_layer(path)] if path else []
     named = next((x.values["site"] for x in (own, *file) if x.values.get("site")), None)
-    site = _site(named, detect) if scheduler == "slurm" else None
+    site = _site(named, detect) if on_cluster else None
     job, origins = merge([*([site_layer(site)] if site else []), *file, *between, own])
     if job.chdir:  # named from here, used elsewhere
         job = replace(job, chdir=str(Path(job.chdir).expanduser().absolute()))
     _check_script(job)
-    return _read_framework_files(derive(job, origins, site, scheduler), scheduler)
+    return _read_framework_files(derive(job, origins, site, on_cluster), on_cluster)
 
 
-def _read_framework_files(plan: Plan, scheduler: str) -> Plan:
+def _read_framework_files(plan: Plan, on_cluster: bool) -> Plan:
     """Add what the settings files of Accelerate and DeepSpeed say; a contradiction is an error here."""
     plan = replace(plan, accelerate_file=find_accelerate_file(plan))
-    notes = (*check_accelerate_file(plan, scheduler), *check_deepspeed_config(plan, scheduler))
+    notes = (*check_accelerate_file(plan, on_cluster), *check_deepspeed_config(plan, on_cluster))
     return replace(plan, notes=(*plan.notes, *notes))
 
 

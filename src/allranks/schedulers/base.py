@@ -39,8 +39,8 @@ class Scheduler(ABC):
     """As ``run.json`` has it."""
     verb: ClassVar[str]
     """The command that starts a job there: ``allranks submit``."""
-    plans_for: ClassVar[str] = "slurm"
-    """What the plan is made for: nodes of Slurm, or this machine (``local``)."""
+    on_cluster: ClassVar[bool] = True
+    """Whether the job runs on nodes of a cluster, which a site describes, or on this machine."""
     limits_time: ClassVar[bool] = False
     """Whether it ends a run at the job's time limit."""
 
@@ -60,7 +60,12 @@ class Scheduler(ABC):
         layer = self.base_layer()
         between = (layer,) if layer else ()
         return resolve(
-            values, self.plans_for, source=source, config=config, between=between, detect=detect
+            values,
+            on_cluster=self.on_cluster,
+            source=source,
+            config=config,
+            between=between,
+            detect=detect,
         )
 
     @abstractmethod

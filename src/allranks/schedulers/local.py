@@ -39,7 +39,7 @@ class LocalScheduler(ForegroundScheduler):
     """This machine."""
 
     name: ClassVar[str] = "local"
-    plans_for: ClassVar[str] = "local"
+    on_cluster: ClassVar[bool] = False
 
     def base_layer(self) -> JobLayer | None:
         """One rank per GPU unless the user says otherwise."""

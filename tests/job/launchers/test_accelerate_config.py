@@ -54,7 +54,7 @@ def default(text: str, name: str = "default_config.yaml") -> None:
 
 def plan_of(*words: str, scheduler: str = "slurm", **fields: Any) -> Plan:
     given = {"script": "train.py", "launcher": "accelerate", "nprocs": 4, "launcher_args": words}
-    return resolve({**given, **fields}, scheduler)
+    return resolve({**given, **fields}, on_cluster=scheduler == "slurm")
 
 
 def said(plan: Plan) -> str:

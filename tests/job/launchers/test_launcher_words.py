@@ -22,7 +22,7 @@ TRAIN = "python train.py --lr 0.1"
 
 def plan_of(launcher: str, scheduler: str = "local", **fields: Any) -> Plan:
     given = {"script": "train.py", "args": ["--lr", "0.1"], "nprocs": 2, **fields}
-    return derive(Job(**given, launcher=launcher), {}, None, scheduler)
+    return derive(Job(**given, launcher=launcher), {}, None, scheduler == "slurm")
 
 
 def here(launcher: str, **fields: Any) -> str:

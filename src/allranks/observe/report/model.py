@@ -243,3 +243,8 @@ class RunFacts:
         """Return the share of a step that a phase takes; None when steps were not measured."""
         whole = self.step_seconds
         return self.phases.get(phase, 0.0) / whole if whole > 0 else None
+
+    @property
+    def on_slurm(self) -> bool:
+        """Whether the run was a job of Slurm."""
+        return self.scheduler == "slurm"

@@ -26,7 +26,7 @@ class ResourceUse:
 
 def request_title(facts: RunFacts) -> str:
     """Return the title of the requested resources; without Slurm nothing is requested."""
-    return "Asked for" if facts.scheduler == "slurm" else "Had"
+    return "Asked for" if facts.on_slurm else "Had"
 
 
 def resource_uses(facts: RunFacts) -> list[ResourceUse]:

@@ -45,7 +45,7 @@ def hardware(study: Study) -> str:
             gpus |= _gpu_names(last)
     cores = f"{study.machine_cpus} cores" if study.machine_cpus else ""
     many = {point.cpus // point.ranks for point in study.points if point.ranks}
-    same = many.pop() if study.where == "local" and len(many) == 1 else 1
+    same = many.pop() if study.is_local and len(many) == 1 else 1
     threads = f"{same} threads for each rank" if same > 1 else ""
     return "; ".join(filter(None, [_named(hosts), ", ".join(sorted(gpus)), cores, threads]))
 
@@ -192,7 +192,7 @@ def _main_conclusions(
         return
     yield _verdict(study, found, trusted)
     if found.kind in ("strong", "weak"):
-        last, here = trusted[-1], study.where == "local"
+        last, here = trusted[-1], study.is_local
         if text := loss_sentence(study.axis.count(last.size), last.lost, found.kind, here=here):
             yield text
         if found.fit:
@@ -215,7 +215,7 @@ def _reservations(study: Study, found: Analysis, trusted: Sequence[SizeResult]) 
             f"The speeds of {study.axis.count(widest.size)} differ by ± {widest.spread * 100:.0f} %: "
             "something else was going on. Measure again on quiet nodes, or more often (--repeat)."
         )
-    if study.where == "slurm" and (text := overlap_note(study)):
+    if study.is_queued and (text := overlap_note(study)):
         yield text
     yield from unreliable_notes(study, found.rows)
     yield from machine_notes(study)

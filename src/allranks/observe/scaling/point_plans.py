@@ -41,10 +41,10 @@ def plan_point(study: Study, point: Point, machine: JobLayer | None = None) -> P
             **study.values,
             study.axis.field: _size(study, point),
         },
-        get_scheduler(study.where).plans_for,
+        on_cluster=get_scheduler(study.where).on_cluster,
         config=study.config,
         between=(machine,) if machine else (),
-        detect=study.where == "slurm",
+        detect=study.is_queued,
     )
     if plan.job.array:
         raise JobError("A scaling study cannot be a job array. Leave --array out.")
@@ -64,7 +64,7 @@ def plan_point(study: Study, point: Point, machine: JobLayer | None = None) -> P
 
 def _local_values(study: Study, point: Point, machine: JobLayer | None) -> dict[str, str]:
     """Return values of a local point: one node, and as many GPUs as ranks."""
-    if study.where != "local":
+    if not study.is_local:
         return {}
     gpus = int((machine.values if machine else {}).get("gpus_per_node", 0))
     return {"nodes": "1", "gpus_per_node": str(min(gpus, point.size))}
@@ -75,7 +75,7 @@ def record_shape(study: Study, point: Point, plan: Plan) -> None:
     shape = plan.shape
     point.nodes, point.ranks = shape.nodes, shape.world_size
     point.gpus = shape.gpus_per_node.count * shape.nodes
-    if study.where == "local":
+    if study.is_local:
         point.cpus = shape.world_size * _threads_of(plan)
     else:
         asked = shape.tasks_per_node * (shape.cpus_per_task or 1)
@@ -88,7 +88,7 @@ def record_machine(study: Study) -> None:
     Every rank gets the cores shared by the ranks of the largest size as threads: else a single process
     would be measured with all cores, and more processes would bring nothing.
     """
-    if study.where != "local":
+    if not study.is_local:
         return
     study.machine_cpus, study.load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     if not _first_number(os.environ.get(THREADS)):
@@ -113,7 +113,7 @@ def check_capacity(study: Study, point: Point, plan: Plan, machine: JobLayer | N
             raise JobError(
                 f"{plan.shape.nodes} nodes are more than the {there} of {machine.source}."
             )
-    if study.where == "local":
+    if study.is_local:
         if plan.shape.nodes > 1:
             raise JobError(f"{plan.shape.nodes} nodes are asked for, and this is one machine.")
         there = int((machine.values if machine else {}).get("gpus_per_node", 0))

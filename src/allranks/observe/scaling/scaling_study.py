@@ -126,6 +126,16 @@ class Study:
         return variable.partition("=")[0] in self.secrets
 
     @property
+    def is_queued(self) -> bool:
+        """Whether each point is a job in the queue."""
+        return self.where == "slurm"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the points run on this machine."""
+        return self.where == "local"
+
+    @property
     def id(self) -> str:
         """Return the folder's name."""
         return self.path.name
@@ -150,7 +160,7 @@ class Study:
 
     def shares_cores(self, point: Point) -> bool:
         """Return whether its threads exceed the cores of this machine, so that its speed is unreliable."""
-        if self.where != "local" or point.gpus or not self.machine_cpus:
+        if not self.is_local or point.gpus or not self.machine_cpus:
             return False
         return point.cpus > self.machine_cpus
 

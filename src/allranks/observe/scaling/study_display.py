@@ -32,7 +32,7 @@ class TextDisplay:
 
     def begins(self, study: Study, point: Point) -> None:
         """Show that a point started here, or was submitted."""
-        if study.where == "slurm":
+        if study.is_queued:
             self._say(f"{self._name(study, point)}: job {point.job_id}")
         elif not self._out.isatty():
             self._say(f"{self._name(study, point)}: running")

@@ -154,7 +154,7 @@ def prepare_resume(study: Study) -> None:
 def _refuse_running(study: Study) -> None:
     """Refuse to run a point twice that runs here, or perhaps on another machine."""
     alive = [point for point in study.points if point.state == RUNNING]
-    if study.where == "slurm" or not alive:
+    if study.is_queued or not alive:
         return
     path, why = Path(alive[0].run), alive[0].why
     if not why:

@@ -143,7 +143,7 @@ def _was_idle(gpu: GpuUsed) -> bool:
 
 def _exclude_hosts(facts: RunFacts, hosts: list[str]) -> str:
     """Return the option that excludes a few nodes; empty for many."""
-    on_slurm = facts.scheduler == "slurm" and 0 < len(hosts) < 4
+    on_slurm = facts.on_slurm and 0 < len(hosts) < 4
     return option_to_type(facts, "exclude", ",".join(hosts)) if on_slurm else ""
 
 
@@ -270,7 +270,7 @@ def _more_memory(facts: RunFacts, wanted: float | None) -> tuple[str, str]:
     """Return what helps, in words and as an option; a node cannot give more than it has."""
     asked, total = facts.asked, facts.used.memory_total
     fewer = "use fewer loader workers, or start fewer ranks on each node"
-    if facts.scheduler != "slurm":
+    if not facts.on_slurm:
         return fewer, ""
     more = round_memory(wanted) if wanted else None
     if asked.memory_is_all or asked.exclusive or (more and total and more > total):

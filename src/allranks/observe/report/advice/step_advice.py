@@ -103,7 +103,7 @@ def stragglers(facts: RunFacts) -> Advice | None:
         f"{'up to ' if len(slow) > 1 else ''}{percent(behind)} longer than the others'."
     )
     hosts = list(dict.fromkeys(each.host for each in slow if each.node_is_slow))
-    if 0 < len(hosts) <= MOST_EXCLUDED and facts.scheduler == "slurm":
+    if 0 < len(hosts) <= MOST_EXCLUDED and facts.on_slurm:
         text += f" Other attempts show that it is {join_names(hosts)}, whatever rank is there: keep away."
         return Advice(
             "stragglers", "warning", text, option_to_type(facts, "exclude", ",".join(hosts))

@@ -102,8 +102,8 @@ def describe(out: Tail, err: Tail, python_error: bool, ended: float) -> tuple[fl
         # An uncaught exception: its first line is closer to the cause than the end of the process,
         # which may take seconds and would put another rank's broken connection first.
         return (timed[start][0] if python_error else ended), "\n".join(text)
-    said = timed or out.lines()
-    return ended, "\n".join(line for _, line in said[-_LAST_LINES:])
+    lines = timed or out.lines()
+    return ended, "\n".join(line for _, line in lines[-_LAST_LINES:])
 
 
 def is_lost_peer(text: str) -> bool:

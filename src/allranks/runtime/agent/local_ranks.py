@@ -64,7 +64,7 @@ class LocalRanks(Supervisor):
     def __init__(self, children: Sequence[Child], events: ThreadEvents, logs: Path | None) -> None:
         self._display = StderrDisplay()
         self._temporary = None if logs else tempfile.mkdtemp(prefix="allranks-")
-        """The folder of logs that nobody asked for; it is removed unless a rank fails."""
+        """The folder of logs when none was given; it is removed unless a rank fails."""
         self._files = AttemptFiles(logs or self._temporary, print_line)
         output = RankOutput(children, self._display, self._files)
         super().__init__(children, events, output, read_grace(os.environ))

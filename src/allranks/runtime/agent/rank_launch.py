@@ -133,7 +133,7 @@ def _supervise(
     sampler = _start_sampler(files.folder, placements, messages)
     command = specs[0].command or [sys.executable, *(words or [])]
     # Slurm signals every process of a step: forwarded, a rank would get it twice. mpirun sends
-    # signals to the processes that it started, and to nobody else.
+    # signals only to the processes that it started.
     forward = not in_step(os.environ) or os.environ.get("ALLRANKS_LAUNCHER") == "mpirun"
     settings = RankSettings(messages, guard.pid, command, keep_terminal, forward, options.peers)
     ranks = list(zip(started, placements, strict=True))

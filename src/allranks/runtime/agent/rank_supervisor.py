@@ -1,7 +1,7 @@
 """Supervise the ranks of a node: record failures, end the others, decide the exit code.
 
 A rank that fails by itself ends the other ranks, and its exit code is the agent's. A rank that exits
-with code 75 has saved and asks to be requeued: others may still be saving, so nobody is ended, and the
+with code 75 has saved and asks to be requeued: others may still be saving, so no rank is ended, and the
 agent leaves a note for the job script.
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from allranks.runs.attempt import Failure
-from allranks.runtime.agent.failures import Tail, describe, last_traceback, summary
+from allranks.runtime.agent.failures import Tail, explain_failure, last_traceback, summary
 
 TRACE = """Traceback (most recent call last):
   File "a.py", line 1, in <module>
@@ -51,7 +51,7 @@ def said_by(script: Path) -> str:
     done = subprocess.run([sys.executable, script], capture_output=True, timeout=100)
     err = Tail()
     err.add(done.stderr, 1.0)
-    return describe(Tail(), err, True, 2.0)[1]
+    return explain_failure(Tail(), err, True, 2.0)[1]
 
 
 def test_a_long_traceback_of_a_data_loaders_worker(tmp_path: Path) -> None:
@@ -110,16 +110,16 @@ raise ValueError("the real one")
 def test_without_a_traceback_the_last_lines() -> None:
     out, err = Tail(), Tail()
     out.add(b"".join(b"o%d\n" % i for i in range(50)), 1.0)
-    assert describe(out, err, False, 9.0) == (9.0, "\n".join(f"o{i}" for i in range(30, 50)))
+    assert explain_failure(out, err, False, 9.0) == (9.0, "\n".join(f"o{i}" for i in range(30, 50)))
     err.add(b"bad\n", 2.0)
-    assert describe(out, err, False, 9.0) == (9.0, "bad")
+    assert explain_failure(out, err, False, 9.0) == (9.0, "bad")
 
 
 def test_an_exception_counts_from_its_first_line() -> None:
     out, err = Tail(), Tail()
     err.add(TRACE.encode() + b"\n", 5.0)
-    assert describe(out, err, True, 9.0) == (5.0, TRACE)
-    assert describe(out, err, False, 9.0)[0] == 9.0
+    assert explain_failure(out, err, True, 9.0) == (5.0, TRACE)
+    assert explain_failure(out, err, False, 9.0)[0] == 9.0
 
 
 def test_the_tail_is_bounded() -> None:

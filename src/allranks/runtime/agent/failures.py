@@ -93,7 +93,7 @@ def _end(lines: list[str], plain: list[str], header: int) -> int:
     return stop
 
 
-def describe(out: Tail, err: Tail, python_error: bool, ended: float) -> tuple[float, str]:
+def explain_failure(out: Tail, err: Tail, python_error: bool, ended: float) -> tuple[float, str]:
     """Return when the failure happened, and the text that explains it best."""
     timed = err.lines()
     found = last_traceback([line for _, line in timed])
@@ -111,8 +111,13 @@ def is_lost_peer(text: str) -> bool:
     return bool(_LOST_PEER.search(text))
 
 
-def record(placement: RankPlacement, pid: int, status: tuple[int, int | None], command: list[str],
-           found: tuple[float, str]) -> dict[str, Any]:  # fmt: skip
+def failure_record(
+    placement: RankPlacement,
+    pid: int,
+    status: tuple[int, int | None],
+    command: list[str],
+    found: tuple[float, str],
+) -> dict[str, Any]:
     """Return the content of ``failures/rank-NNNNN.json``."""
     code, signal_number = status
     when, text = found

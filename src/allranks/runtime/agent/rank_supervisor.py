@@ -172,14 +172,16 @@ class RankSupervisor(Supervisor):
         found = []
         for child, code in bad:
             out, err = self._output.tails(child.pid)
-            found.append((failures.describe(out, err, code == 1, time.time()), child, code))
+            found.append((failures.explain_failure(out, err, code == 1, time.time()), child, code))
         return sorted(found, key=lambda item: item[0][0])
 
     def _record_failure(
         self, child: Child, status: tuple[int, int | None], found: tuple[float, str]
     ) -> None:
         placement = self._placements[child.rank]
-        facts = failures.record(placement, child.pid, status, list(self._settings.command), found)
+        facts = failures.failure_record(
+            placement, child.pid, status, list(self._settings.command), found
+        )
         self.failed.append(facts)
         self._files.write_failure(child.rank, facts)
         if self._files.folder:

@@ -7,14 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doc_blocks import Block, page_script, read_blocks
-
-from allranks.cluster.sandbox.testing import sandbox_for_tests
-from allranks.errors import MissingDependencyError
 
 ROOT = Path(__file__).parents[2]
 OTHERS = {"sandbox.md"}
@@ -52,15 +49,6 @@ def _ours(name: str) -> bool:
     return name.startswith(("ALLRANKS_", "SLURM_", "SBATCH_")) or name == "PYTHONPATH"
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[dict[str, str]]:
-    try:
-        with sandbox_for_tests(nodes=2) as sandbox:
-            yield sandbox.env
-    except MissingDependencyError as error:
-        pytest.skip(str(error))
-
-
 def _run(blocks: list[Block], folder: Path, env: dict[str, str]) -> None:
     if "train.py" in page_script(blocks) and importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch")
@@ -84,8 +72,6 @@ SLURM_PAGES = [path for path in PAGES if any(block.slurm for block in read_block
 
 @pytest.mark.slurm
 @pytest.mark.parametrize("page", SLURM_PAGES, ids=lambda path: path.name)
-def test_commands_with_slurm(
-    page: Path, folder: Path, env: dict[str, str], cluster: dict[str, str]
-) -> None:
+def test_commands_with_slurm(page: Path, folder: Path, env: dict[str, str], sandbox: Any) -> None:
     blocks = [block for block in read_blocks(page) if block.slurm or block.file]
-    _run(blocks, folder, {**env, **cluster})
+    _run(blocks, folder, {**env, **sandbox.env})

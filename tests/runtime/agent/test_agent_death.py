@@ -9,7 +9,9 @@ import subprocess
 import time
 
 import pytest
-from agent_rig import Rig, wait_for
+from agent_rig import Rig
+
+from command_rig import until
 
 IGNORES_TERM = """
     import os, signal, sys, time
@@ -22,7 +24,7 @@ IGNORES_TERM = """
 
 
 def ready(rig: Rig, count: int) -> bool:
-    return wait_for(lambda: len(list(rig.folder.glob("ready*"))) >= count)
+    return until(lambda: len(list(rig.folder.glob("ready*"))) >= count)
 
 
 def test_one_death_ends_the_others_that_ignore_term(rig: Rig, mode: str) -> None:
@@ -57,7 +59,7 @@ def test_a_stop_that_reaches_the_ranks_before_the_agent_is_no_failure(rig: Rig, 
     path = rig.script("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)")
     agent = rig.start_ranks(mode, 2, path)
     logs = [rig.attempt / "ranks" / f"rank-{rank:05d}.log" for rank in (0, 1)]
-    assert wait_for(lambda: all(log.exists() and log.read_text().strip() for log in logs))
+    until(lambda: all(log.exists() and log.read_text().strip() for log in logs))
     for pid in (int(rig.said(0)[0]), int(rig.said(1)[0]), agent.pid):
         os.kill(pid, signal.SIGTERM)
         time.sleep(0.02)
@@ -87,7 +89,7 @@ def test_a_signal_to_the_agent_ends_everything(rig: Rig, mode: str, how: int) ->
     agent.send_signal(how)
     agent.communicate(timeout=10)
     assert agent.returncode == 128 + (signal.SIGINT if how == signal.SIGINT else signal.SIGTERM)
-    assert wait_for(lambda: not rig.alive(), 3), rig.alive()
+    until(lambda: not rig.alive(), 3), rig.alive()
     assert not (rig.attempt / "failures").exists()
 
 
@@ -98,7 +100,7 @@ def test_kill_9_of_the_agent_leaves_nothing(rig: Rig, mode: str) -> None:
     assert len(rig.alive()) > 8
     agent.kill()
     agent.wait()
-    assert wait_for(lambda: not rig.alive(), 3), rig.alive()
+    until(lambda: not rig.alive(), 3), rig.alive()
 
 
 def test_sweep_ends_what_left_its_session(rig: Rig) -> None:
@@ -108,7 +110,7 @@ def test_sweep_ends_what_left_its_session(rig: Rig) -> None:
     assert ready(rig, 2)
     assert len(sweep(rig.session)) >= 13
     agent.wait(timeout=5)
-    assert wait_for(lambda: not rig.alive(), 3)
+    until(lambda: not rig.alive(), 3)
     assert sweep("") == []
 
 
@@ -118,7 +120,7 @@ def test_a_second_signal_kills(rig: Rig, mode: str) -> None:
         + "    signal.signal(signal.SIGINT, signal.SIG_IGN); open('ignores', 'w'); time.sleep(60)\n"
     )
     agent = rig.start_ranks(mode, 1, rig.script(ignores), ALLRANKS_GRACE="50")
-    assert wait_for((rig.folder / "ignores").exists)
+    until((rig.folder / "ignores").exists)
     agent.send_signal(signal.SIGINT)
     agent.send_signal(signal.SIGINT)
     time.sleep(1.2)
@@ -135,10 +137,10 @@ def test_ctrl_c_in_a_terminal_reaches_a_rank_once(rig: Rig, mode: str) -> None:
         """
         import os, sys, time
         hits = 0
-        open(f"ready{os.environ['RANK']}", "w")
         end = time.monotonic() + 30
         while time.monotonic() < end:
             try:
+                open(f"ready{os.environ['RANK']}", "w").close()
                 time.sleep(0.1)
             except KeyboardInterrupt:
                 hits += 1
@@ -163,7 +165,6 @@ def in_terminal(rig: Rig, words: list[str], condition, keys: bytes) -> bytes:
         os.chdir(rig.folder)
         os.execvpe(AGENT[0], [*AGENT, *words], rig.env)
     assert condition()
-    time.sleep(0.2)  # from the file that says ready into the part that catches
     os.write(fd, keys)
     out = b""
     while True:

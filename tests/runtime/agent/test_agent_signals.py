@@ -8,10 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from agent_rig import AGENT, Rig, wait_for
+from agent_rig import AGENT, Rig
 
 from allranks.runtime.agent.linux_processes import agents_below
 from allranks.runtime.agent.supervisor import read_grace
+from command_rig import until
 
 RANK = """
     import os, signal, sys, time
@@ -44,7 +45,7 @@ def test_a_launcher_with_blocked_signals_and_ranks_that_get_them(rig: Rig) -> No
     launcher = [sys.executable, rig.script(LAUNCHER, "launcher.py"), *rank]
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     process = rig.start("block-signals", "--", *launcher, **alone)
-    assert wait_for((rig.folder / "ready").exists)
+    until((rig.folder / "ready").exists)
     (agent,) = agents_below(process.pid)
     child = int((rig.folder / "ready").read_text())
     for number in (signal.SIGUSR1, signal.SIGTERM):

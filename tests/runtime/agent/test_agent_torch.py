@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from agent_rig import Rig, wait_for
+from agent_rig import Rig
+
+from command_rig import until
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -51,7 +53,7 @@ def test_kill_9_with_data_loaders(rig: Rig) -> None:
     )
     words = ["ranks", "--nprocs", "2", "--mode", "fork", "--preload", "torch", "--", path]
     agent = rig.start(*words)
-    assert wait_for(lambda: len(list(rig.folder.glob("ready*"))) == 2, 40)
+    until(lambda: len(list(rig.folder.glob("ready*"))) == 2, 40)
     agent.kill()
     agent.wait()
-    assert wait_for(lambda: not rig.alive(), 3), rig.alive()
+    until(lambda: not rig.alive(), 3, rig.alive)

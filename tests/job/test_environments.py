@@ -33,7 +33,7 @@ HEAD = list(MODULE_COMMAND)
 def check(names: str) -> list[str]:
     return [
         f"wanted=({names})",
-        'for name in "${wanted[@]}"; do  # Modules 3 does not tell by its exit code',
+        'for name in "${wanted[@]}"; do  # Modules 3 always exits with 0',
         '  if [[ ${MODULE_VERSION-} == 3.* && :${LOADEDMODULES-}: != *:"${name%%/*}"[:/]* ]]; then',
         '    echo "module load $name: no such module was loaded." >&2',
         "    exit 1",

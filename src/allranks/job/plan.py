@@ -13,7 +13,7 @@ from allranks.core.units import Gpus
 from allranks.job.fields import Job
 from allranks.job.launchers import Launcher
 from allranks.job.layers import Origin
-from allranks.runtime.agent.requeue_policy import RequeuePolicy
+from allranks.runtime.agent.agent_options import RequeuePolicy
 
 if TYPE_CHECKING:
     from allranks.job.accelerate_config import AccelerateFile

@@ -17,11 +17,11 @@ from allranks.job.plan import Plan
 from allranks.runs.attempt import Attempt
 from allranks.runs.run import Run
 from allranks.runs.run_process import record_process
+from allranks.runtime.agent.agent_options import RequeuePolicy
 from allranks.runtime.agent.attempt_end import AttemptEnd, end_attempt
 from allranks.runtime.agent.failures import summary
 from allranks.runtime.agent.linux_processes import die_with
 from allranks.runtime.agent.orphans import sweep
-from allranks.runtime.agent.requeue_policy import RequeuePolicy
 from allranks.runtime.world.endpoints import derived_port, free_port
 from allranks.schedulers.launcher_watch import LauncherWatch
 from allranks.schedulers.local_setup import wrap_command

@@ -9,8 +9,7 @@ import pytest
 from script_rig import NOTE, Stage, Told, plan_of
 
 from allranks.job.sbatch import render
-from allranks.runtime.agent.agent_options import read_options
-from allranks.runtime.agent.requeue_policy import RequeuePolicy
+from allranks.runtime.agent.agent_options import RequeuePolicy, read_options
 
 SCONTROL = (
     NOTE

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from allranks.runs.attempt import Attempt
+from allranks.runtime.agent.agent_options import RequeuePolicy
 from allranks.runtime.agent.attempt_start import start_attempt
-from allranks.runtime.agent.requeue_policy import RequeuePolicy
 
 ON = RequeuePolicy(requeue=True)
 NODES = (

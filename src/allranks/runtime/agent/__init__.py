@@ -26,6 +26,5 @@ Between two attempts, for the job script:
 
     attempt_start             may this attempt start on these nodes
     attempt_end               what follows it: nothing, a restart, a requeue, the end
-    requeue_policy            the limits of that
     scontrol_facts            what Slurm reports of the job and its nodes
 """

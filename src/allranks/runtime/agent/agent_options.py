@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from allranks.errors import UsageError
-from allranks.runtime.agent.requeue_policy import RequeuePolicy
 
 USAGE = """\
 python -m allranks.runtime.agent ranks --nprocs N [options] -- COMMAND   start and supervise a node's ranks
@@ -20,6 +19,19 @@ python -m allranks.runtime.agent attempt-end ATTEMPT_DIR EXIT_CODE [options]  wh
 python -m allranks.runtime.agent horovod-server --host A --port N        serve the rendezvous of Horovod's ranks"""
 
 _WITH_COMMAND = ("ranks", "rank", "block-signals")
+
+
+class RequeuePolicy(NamedTuple):
+    """The options ``--requeue --max-attempts N …`` of a job script."""
+
+    requeue: bool = False
+    """Whether another attempt may follow through the queue."""
+    max_attempts: int = 100
+    """Attempts of a run, restarts in place included."""
+    max_no_progress: int = 3
+    """Consecutive attempts without a newer checkpoint after which the run stops."""
+    restarts: int = 0
+    """How many times failed ranks are started again in the same allocation."""
 
 
 class AgentOptions(NamedTuple):

@@ -22,7 +22,7 @@ from allranks.runs.attempt_history import (
     task_history,
 )
 from allranks.runs.progress_file import record_interruption
-from allranks.runtime.agent.requeue_policy import RequeuePolicy
+from allranks.runtime.agent.agent_options import RequeuePolicy
 from allranks.runtime.agent.scontrol_facts import JobFacts
 
 CANCELLED_FILE = "cancelled"

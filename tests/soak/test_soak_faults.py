@@ -112,7 +112,7 @@ def test_all_broken_is_told_and_nothing_is_thrown_away(
     for _ in range(2):
         training.resume()
         assert training.wait() != 0, training.said
-        assert "is sound" in training.said or "is broken" in training.said
+        assert "is valid" in training.said or "is broken" in training.said
         assert "TrainConfig(resume=False)" in training.said
         assert _published(training) == broken
 

@@ -215,7 +215,9 @@ def test_a_model_that_does_not_fit_is_told_before_anything_changes(new_process: 
     before = wide.weight.detach().clone()
     config = quiet(resume=str(first.folder), name="other")
     data = torch.utils.data.TensorDataset(torch.zeros(8, 2), torch.zeros(8, 1))
-    with pytest.raises(UsageError, match=r"does not fit this one: 'weight' is \[1, 1\], here"):
+    with pytest.raises(
+        UsageError, match=r"does not match this one: 'weight' has shape \[1, 1\], here"
+    ):
         Trainer(wide, optimizer, config).fit(DataLoader(data, 8))
     assert torch.equal(wide.weight, before)
 
@@ -260,7 +262,7 @@ def test_an_optimizer_of_another_kind_is_refused() -> None:
     first = Trainer(model, optimizer, quiet())
     first.fit(DataLoader(points(), 8))
     config = quiet(resume=str(first.checkpoints), epochs=2)
-    with pytest.raises(UsageError, match="The saved optimizer is SGD, this one Adam"):
+    with pytest.raises(UsageError, match="The saved optimizer is SGD, but this one is Adam"):
         Trainer(model, torch.optim.Adam(model.parameters()), config).fit(DataLoader(points(), 8))
 
 

@@ -12,7 +12,11 @@ from allranks.runtime.world.communicator import get_communicator
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.checkpoint.manifest import read_saved
 from allranks.train.checkpoint.store import CheckpointStore
-from allranks.train.checkpoint.valid_checkpoints import find_newest_valid, find_problems, resolve
+from allranks.train.checkpoint.valid_checkpoints import (
+    find_newest_valid,
+    find_problems,
+    resolve_resume_path,
+)
 from allranks.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -71,7 +75,7 @@ def find(trainer: Trainer, store: CheckpointStore) -> Found | None:
             return None
         alike = Path(str(resume)) / store.folder.name  # a run folder: its fit of the same turn
         named = alike if CheckpointStore(alike).list_saved() else resume
-        return str(resolve(str(named), check, trainer.say)), False
+        return str(resolve_resume_path(str(named), check, trainer.say)), False
 
     found = look(find_problems) if size == 1 else _together(look, trainer.world.rank, size)
     if found is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.runs.progress_file import AttemptProgress
-from allranks.train.checkpoint.write_plan import CheckpointState, bytes_of
+from allranks.train.checkpoint.write_plan import CheckpointState
 from allranks.train.folder import lost_attempt
 
 _SLOW = 100e6
@@ -37,7 +37,7 @@ class Pace:
     def guess(self, snapshot: CheckpointState, size: int) -> None:
         """By the bytes of the tensors, as long as nothing was saved."""
         begun = any(key.startswith("optimizer.") for key in snapshot.tensors)
-        self.guessed = bytes_of(snapshot, size) * (1 if begun else _GROWTH) / _SLOW
+        self.guessed = snapshot.total_bytes(size) * (1 if begun else _GROWTH) / _SLOW
 
     def look_back(self, run: Path, loaded: float) -> None:
         """What the attempt before tells, and the checkpoint that was loaded took."""

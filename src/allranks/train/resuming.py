@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from allranks.errors import UsageError
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.checkpoint.write_plan import CheckpointState
-from allranks.train.data.digest import mixed_seed
+from allranks.train.data.digest import mix_seed
 from allranks.train.plain import plain
 from allranks.train.schedule import scale_rates, stepping
 from allranks.train.seeds import random_state, seed_rank, set_random_state
@@ -163,7 +163,7 @@ def _load_own(fit: Fit, reader: CheckpointReader, progress: Mapping[str, Any]) -
     if here.size == before:
         set_random_state(blobs[0]["random"])
     else:
-        seed_rank(mixed_seed(session.seed, progress["step"]), here.rank)
+        seed_rank(mix_seed(session.seed, progress["step"]), here.rank)
 
 
 def _set_position(trainer: Trainer, fit: Fit, progress: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from allranks.train.checkpoint.completion_notes import SAVE_CANCELLED
 from allranks.train.checkpoint.manifest import SavedCheckpoint
 from allranks.train.checkpoint.saver import CheckpointSaver
 from allranks.train.checkpoint.store import CheckpointStore
-from allranks.train.checkpoint.write_plan import CheckpointState, bytes_of
+from allranks.train.checkpoint.write_plan import CheckpointState
 from allranks.train.checkpoint_names import any_there, next_place
 from allranks.train.pace import Pace
 
@@ -141,7 +141,7 @@ class Writing:
         try:
             made = resuming.snapshot(self._trainer, self._fit)
             if here.is_main:
-                part = str(self._make_part(bytes_of(made, here.size)))
+                part = str(self._make_part(made.total_bytes(here.size)))
         except (OSError, AllranksError) as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001  of a callback's state_dict; the other ranks wait

@@ -1,4 +1,4 @@
-"""What tests of checkpoints share: savers in one process that play the ranks."""
+"""Helpers of the checkpoint tests: savers for several ranks in one process."""
 
 from __future__ import annotations
 

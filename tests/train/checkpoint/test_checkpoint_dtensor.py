@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from allranks.train.checkpoint.dcp import load
-from allranks.train.checkpoint.write_plan import plan
+from allranks.train.checkpoint.write_plan import make_write_plan
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.checkpoint.saver import CheckpointSaver
 from allranks.train.checkpoint.write_plan import CheckpointState
@@ -63,10 +63,10 @@ def save(rank, size):
     tensors["model.tied"] = tensors["model.even"]
     snapshot = CheckpointState({**tensors, **plain}, state={"x": 1} if rank == 0 else None, own={"rank": rank})
     if rank == 3:
-        assert not any(p.key in wholes for p in plan(tensors, rank, size, everywhere=True).pieces)
+        assert not any(p.key in wholes for p in make_write_plan(tensors, rank, size, everywhere=True).chunks)
     saver = CheckpointSaver(store, rank, size, token)
     saver.start(snapshot, part, {"step": 9, "strategy": "fsdp"})
-    dist.all_reduce(torch.ones(1))  # the training goes on meanwhile
+    dist.all_reduce(torch.ones(1))  # training continues meanwhile
     saver.wait()
     assert saver.problem == "", saver.problem
 

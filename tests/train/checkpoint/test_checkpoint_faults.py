@@ -1,4 +1,4 @@
-"""Kills, full disks and foreign content: the old checkpoints stay, the training goes on."""
+"""Kills, full disks and unknown content: old checkpoints stay, and training continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 from checkpoint_rig import names, new_store, save, save_steps, small
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint import completion_notes as gather
+from allranks.train.checkpoint import completion_notes
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader, unpack_blob
 from allranks.train.checkpoint.manifest import BrokenCheckpoint, Manifest
 from allranks.train.checkpoint.saver import CheckpointSaver
@@ -107,7 +107,7 @@ def test_a_full_disk_keeps_the_old_ones(small_disk: Path, size: int) -> None:
     assert names(store) == ["step-00000001"]
     assert find_problems(store.folder / "latest") == []
     assert [path.name for path in store.folder.glob(".*")] == []
-    save_steps(store, token, 3)  # and when there is room again, it goes on
+    save_steps(store, token, 3)  # and when there is space again, saving works
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "torch"])
@@ -139,19 +139,19 @@ def test_rank_0_hears_of_a_failure_and_can_be_told_to_stop_waiting(tmp_path: Pat
     part = store.stage(1, token)
     saver = CheckpointSaver(store, 0, 2, token)
     saver.start(small(1), part, {"step": 1})
-    gather.failed(part, 1, "the disk of rank 1 is gone")
+    completion_notes.report_failure(part, 1, "the disk of rank 1 is gone")
     saver.wait()
     assert saver.problem == "rank 1: the disk of rank 1 is gone"
     saver.start(small(2), store.stage(2, token), {"step": 2})
     assert saver.busy
     saver.cancel()
     saver.wait()
-    assert saver.problem == "the save was given up"
+    assert saver.problem == "the save was cancelled"
     assert names(store) == []
 
 
 def test_rank_0_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "PATIENCE", 0.3)
+    monkeypatch.setattr(completion_notes, "TIMEOUT", 0.3)
     store, token = new_store(tmp_path)
     saver = CheckpointSaver(store, 0, 3, token, asynchronous=False)
     saver.start(small(1), store.stage(1, token), {"step": 1})
@@ -162,9 +162,9 @@ def test_rank_0_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monke
 def test_waiting_for_the_others_asks_the_disk_less_and_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is told to stop after its tenth pause; meanwhile the sizes were asked for once."""
+    """Polls get less frequent, and the sizes are read once before the cancellation."""
 
-    class GivenUp(threading.Event):
+    class Cancelled(threading.Event):
         pauses: ClassVar[list[float]] = []
 
         def wait(self, timeout: float | None = None) -> bool:
@@ -173,11 +173,13 @@ def test_waiting_for_the_others_asks_the_disk_less_and_less(
             return len(self.pauses) == 40
 
     weighed: list[Path] = []
-    monkeypatch.setattr(gather, "_bytes", lambda part: weighed.append(part) or len(weighed))
-    with pytest.raises(gather.SaveFailed, match="given up"):
-        gather.gather(tmp_path, 2, [], GivenUp())
-    assert GivenUp.pauses[0] < 0.01
-    assert GivenUp.pauses[-1] == 1.0
+    monkeypatch.setattr(
+        completion_notes, "_bytes", lambda part: weighed.append(part) or len(weighed)
+    )
+    with pytest.raises(completion_notes.SaveFailed, match="cancelled"):
+        completion_notes.collect_notes(tmp_path, 2, [], Cancelled())
+    assert Cancelled.pauses[0] < 0.01
+    assert Cancelled.pauses[-1] == 1.0
     assert len(weighed) == 1
 
 
@@ -204,7 +206,7 @@ def test_what_could_not_be_read_back_is_not_saved(tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     for content in (Bomb(mark), {"a": [Bomb(mark)]}, {"loss": Fraction(1, 2)}):
         [said] = save(store, token, 1, [CheckpointState({}, state=content)])
-        assert "'state' is more than tensors and plain containers" in said
+        assert "'state' holds more than tensors and plain containers" in said
         assert "add_safe_globals" not in said  # which would be to trust the file
     assert "fractions" in said
     assert names(store) == []
@@ -236,7 +238,7 @@ def test_old_kinds_of_blobs_never_reach_torch(monkeypatch: pytest.MonkeyPatch) -
         else:
             tarfile.open(fileobj=old, mode="w", format=kind).close()
         row = torch.frombuffer(bytearray(old.getvalue()), dtype=torch.uint8)
-        with pytest.raises(ValueError, match=r"not of torch\.save's own kind"):
+        with pytest.raises(ValueError, match=r"not in torch\.save's zip format"):
             unpack_blob(row)
 
 
@@ -244,7 +246,7 @@ def test_a_manifest_cannot_point_outside(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(
         Manifest(step=1, files={"../secret": {"bytes": 1, "crc32": "00000000"}}).to_json()
     )
-    assert "no file of this folder" in find_problems(tmp_path)[0]
+    assert "not a file of this folder" in find_problems(tmp_path)[0]
 
 
 def test_a_shard_cut_short_is_an_error_not_a_crash(tmp_path: Path) -> None:

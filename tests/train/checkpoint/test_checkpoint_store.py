@@ -21,7 +21,11 @@ from allranks.train.checkpoint.durable_io import UnreadableCheckpoint
 from allranks.train.checkpoint.manifest import FORMAT, BrokenCheckpoint, Manifest, NewerCheckpoint
 from allranks.train.checkpoint.saver import CheckpointSaver
 from allranks.train.checkpoint.store import CheckpointStore, OwnershipLost
-from allranks.train.checkpoint.valid_checkpoints import find_newest_valid, find_problems, resolve
+from allranks.train.checkpoint.valid_checkpoints import (
+    find_newest_valid,
+    find_problems,
+    resolve_resume_path,
+)
 from allranks.train.checkpoint.write_plan import CheckpointState
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -85,7 +89,7 @@ def test_a_start_clears_what_another_left_and_the_other_cannot_publish(tmp_path:
     assert [path.name for path in store.folder.glob(".*")] == []
     with pytest.raises(FileNotFoundError):
         store.publish(staged, Manifest(step=2), old)
-    with pytest.raises(OwnershipLost, match=r"step-00000004 is not saved: another start .* owns"):
+    with pytest.raises(OwnershipLost, match=r"step-00000004 is not saved: another attempt .* owns"):
         store.publish(store.stage(4, old), Manifest(step=4), old)
     assert names(store) == ["step-00000001"]
 
@@ -119,7 +123,7 @@ def test_a_saver_that_was_overtaken_says_so(tmp_path: Path) -> None:
     saver = CheckpointSaver(store, 0, 1, old)
     saver.start(small(1), part, {"step": 1})
     saver.wait()
-    assert "another start" in saver.problem
+    assert "another attempt" in saver.problem
     assert saver.taken_over
     assert names(store) == []
 
@@ -142,19 +146,19 @@ def test_a_broken_one_is_set_aside_and_the_one_before_is_used(
     store, token = new_store(tmp_path)
     save_steps(store, token, 1, 2, 3, links=["best"])
     harm(store.folder / "step-00000003")  # type: ignore[operator]
-    told: list[str] = []
-    found = find_newest_valid(store, find_problems, told.append)
+    warnings: list[str] = []
+    found = find_newest_valid(store, find_problems, warnings.append)
     assert found is not None
     assert found.step == 2
     assert CheckpointReader(found.path).blob("state") == {"step": 2}
-    assert words in told[0]
-    assert "the one before it is used" in told[0]
+    assert words in warnings[0]
+    assert "the previous one is used" in warnings[0]
     [(path, reason)] = store.list_quarantined()
     assert path.name == "step-00000003"
     assert words in reason
     assert store.links() == {"latest": "step-00000002"}  # best was the broken one
-    assert find_newest_valid(store, find_problems, told.append) == found
-    assert len(told) == 1
+    assert find_newest_valid(store, find_problems, warnings.append) == found
+    assert len(warnings) == 1
 
 
 def test_every_flipped_bit_of_a_manifest_is_found(tmp_path: Path) -> None:
@@ -177,7 +181,7 @@ def test_none_there_means_none_and_none_sound_is_an_error(tmp_path: Path) -> Non
     for step in (1, 2):
         flip(store.folder / f"step-0000000{step}" / "rank-00000.safetensors", -1)
     for _ in range(2):  # nothing was moved: the next start stops as well
-        with pytest.raises(UsageError, match=r"(?s)none of the 2 is sound.*checksum.*resume=False"):
+        with pytest.raises(UsageError, match=r"(?s)none of the 2 is valid.*checksum.*resume=False"):
             find_newest_valid(store, find_problems, print)
     assert names(store) == ["step-00000002", "step-00000001"]
     assert store.list_quarantined() == []
@@ -240,7 +244,7 @@ def test_what_stays_unreadable_is_not_taken_for_broken(tmp_path: Path, stale: An
     stale(1000)
     for look in (
         lambda: find_newest_valid(store, find_problems, print),
-        lambda: resolve(str(tmp_path)),
+        lambda: resolve_resume_path(str(tmp_path)),
     ):
         with pytest.raises(
             UnreadableCheckpoint, match=r"(?s)cannot be read now.*Stale file handle.*mv "
@@ -261,9 +265,9 @@ def test_what_fails_after_the_rename_takes_nothing_back(
     store, token = new_store(tmp_path)
     save_steps(store, token, 1)
     monkeypatch.setattr(storing, "remove_folder", busy)
-    monkeypatch.setattr(storing, "move_link", busy)
-    told: list[str] = []
-    saver = CheckpointSaver(store, 0, 1, token, warn=told.append)
+    monkeypatch.setattr(storing, "replace_link", busy)
+    warnings: list[str] = []
+    saver = CheckpointSaver(store, 0, 1, token, warn=warnings.append)
     done: list[Any] = []
     for step in (2, 3):
         saver.start(
@@ -273,9 +277,9 @@ def test_what_fails_after_the_rename_takes_nothing_back(
         assert saver.problem == ""
     assert [saved.step for saved in done] == [2, 3]
     assert names(store) == ["step-00000003", "step-00000002", "step-00000001"]
-    assert len(told) == 2  # each kind once
-    assert "names (a, latest)" in told[0]
-    assert "cannot be removed: Device or resource busy" in told[1]
+    assert len(warnings) == 2  # each kind once
+    assert "links (a, latest)" in warnings[0]
+    assert "cannot be removed: Device or resource busy" in warnings[1]
 
 
 def test_one_that_cannot_be_removed_does_not_keep_the_others(
@@ -312,13 +316,13 @@ def test_what_resume_may_name(tmp_path: Path) -> None:
     save_steps(store, token, 1, 2, links=["best"])
     folder = store.folder
     for word in (tmp_path, folder, folder / "latest", folder / "best", folder / "step-00000002"):
-        assert resolve(str(word)) == folder / "step-00000002"
+        assert resolve_resume_path(str(word)) == folder / "step-00000002"
     flip(folder / "step-00000002" / "rank-00000.safetensors", -1)
-    told: list[str] = []
-    assert resolve(str(tmp_path), say=told.append) == folder / "step-00000001"
-    assert "passed over" in told[0]
-    with pytest.raises(BrokenCheckpoint, match="Name another"):
-        resolve(str(folder / "latest"))
+    warnings: list[str] = []
+    assert resolve_resume_path(str(tmp_path), say=warnings.append) == folder / "step-00000001"
+    assert "skipped" in warnings[0]
+    with pytest.raises(BrokenCheckpoint, match="Use another one"):
+        resolve_resume_path(str(folder / "latest"))
     assert names(store) == ["step-00000002", "step-00000001"]  # another's folder: nothing is moved
 
 
@@ -338,14 +342,14 @@ def test_what_resume_may_not_name(tmp_path: Path, name: str, words: str) -> None
     if "." in name:
         (tmp_path / name).write_bytes(b"weights")
     with pytest.raises(UsageError, match=words):
-        resolve(str(tmp_path / name))
+        resolve_resume_path(str(tmp_path / name))
 
 
 def test_an_unknown_step_says_what_is_there(tmp_path: Path) -> None:
     store, token = new_store(tmp_path)
     save_steps(store, token, 1, 2)
     with pytest.raises(UsageError, match="There are: step-00000002, step-00000001"):
-        resolve(str(store.folder / "step-00000003"))
+        resolve_resume_path(str(store.folder / "step-00000003"))
 
 
 def test_a_gap_is_never_published(tmp_path: Path) -> None:
@@ -353,6 +357,6 @@ def test_a_gap_is_never_published(tmp_path: Path) -> None:
     store, token = new_store(tmp_path)
     here, there = torch.ones(2_000_000), torch.ones(1_000_000)
     ranks = [CheckpointState({"a": here, "b": there}), CheckpointState({"b": there})]
-    assert "make a whole" in save(store, token, 1, ranks)[0]
+    assert "are not complete" in save(store, token, 1, ranks)[0]
     assert names(store) == []
     assert [*store.folder.glob(".*")] == []

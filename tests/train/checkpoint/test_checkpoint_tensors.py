@@ -23,14 +23,19 @@ from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.checkpoint.safetensors_file import (
     DTYPES,
     TensorEntry,
-    bits,
+    byte_view,
     dtype_name,
     header,
     lay_out,
     write_file,
 )
 from allranks.train.checkpoint.valid_checkpoints import find_problems
-from allranks.train.checkpoint.write_plan import CheckpointState, FlatShard, boxes, bytes_of, deal
+from allranks.train.checkpoint.write_plan import (
+    CheckpointState,
+    FlatShard,
+    boxes,
+    distribute_tensors,
+)
 
 SHAPES = st.lists(st.integers(0, 7), max_size=4).map(tuple)
 QUICK = settings(
@@ -51,7 +56,7 @@ def noise(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(byte_view(a), byte_view(b))
 
 
 @given(st.lists(st.tuples(SHAPES, st.sampled_from([*DTYPES])), max_size=6), st.integers(1, 5))
@@ -62,7 +67,7 @@ def test_whole_tensors_come_back_from_any_number_of_ranks(
     tensors = {f"model.{i}": noise(shape, DTYPES[word]) for i, (shape, word) in enumerate(kinds)}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "SMALLEST_CUT", 8)  # so that small tensors are cut, too,
-        patch.setattr(staging, "SLAB", 256)  # and lie across several pieces of memory
+        patch.setattr(staging, "SLAB", 256)  # and cross several blocks of memory
         store, token = new_store(Path(folder))
         ranks = [CheckpointState(tensors, state={"n": size}, own={"rank": r}) for r in range(size)]
         assert save(store, token, 3, ranks) == [""] * size
@@ -99,7 +104,7 @@ def test_parts_of_flattened_tensors_come_back(
 
 @given(SHAPES, st.data())
 @QUICK
-def test_boxes_hold_a_stretch_in_its_order(shape: tuple[int, ...], data: st.DataObject) -> None:
+def test_boxes_cover_a_flat_shard_in_order(shape: tuple[int, ...], data: st.DataObject) -> None:
     count = math.prod(shape)
     start = data.draw(st.integers(0, count))
     stop = data.draw(st.integers(start, count))
@@ -115,7 +120,7 @@ def test_boxes_hold_a_stretch_in_its_order(shape: tuple[int, ...], data: st.Data
 def test_dealing_is_complete_and_fair(size: int) -> None:
     whole = {str(i): torch.empty(n, 1024) for i, n in enumerate([4096, 1, 7, 512, 513, 2000, 1])}
     loads = [0] * size
-    for key, cuts in deal(whole, size).items():
+    for key, cuts in distribute_tensors(whole, size).items():
         rows = []
         for first, last, rank in cuts:
             taken = range(len(whole[key]))[first:last]
@@ -134,7 +139,7 @@ def test_tied_tensors_are_written_once(tmp_path: Path) -> None:
     assert reader.manifest.tensors["model.head"] == {"same_as": "model.embed"}
     assert all(same(reader.tensor(key), value) for key, value in tensors.items())
     assert reader.manifest.bytes < 1.5 * weight.nbytes
-    assert bytes_of(CheckpointState(tensors), 2) == weight.nbytes + tensors["model.rows"].nbytes
+    assert CheckpointState(tensors).total_bytes(2) == weight.nbytes + tensors["model.rows"].nbytes
 
 
 def test_the_copy_is_taken_before_start_returns(
@@ -200,13 +205,13 @@ def test_copies_of_views_are_made_one_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
     def counted(tensor: torch.Tensor) -> torch.Tensor:
         nonlocal most
-        row = bits(tensor)
+        row = byte_view(tensor)
         if row.data_ptr() != tensor.data_ptr():
             alive.append(weakref.ref(row))
         most = max(most, sum(each() is not None for each in alive))
         return row
 
-    monkeypatch.setattr(staging, "bits", counted)
+    monkeypatch.setattr(staging, "byte_view", counted)
     entries = [(TensorEntry(str(i), "F32", (6, 10), 240 * i), base.T) for i in range(5)]
     staged = staging.Staging()
     staged.copy(entries)
@@ -234,7 +239,7 @@ def test_views_and_strides_are_saved_as_they_look(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (torch.eye(2).to_sparse(), "only dense"),
+        (torch.eye(2).to_sparse(), "Only dense"),
         (torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8), "quantized"),
         (torch.empty(2, device="meta"), "meta"),
     ],
@@ -259,7 +264,7 @@ def test_the_safetensors_package_reads_our_files(tmp_path: Path) -> None:
     entries = [TensorEntry(key, dtype_name(v.dtype), tuple(v.shape)) for key, v in tensors.items()]
     placed = lay_out(entries)
     path = tmp_path / "a.safetensors"
-    write_file(path, (header(placed), *(bits(tensors[each.name]).numpy() for each in placed)))
+    write_file(path, (header(placed), *(byte_view(tensors[each.name]).numpy() for each in placed)))
     loaded = package.load_file(path)
     assert loaded.keys() == tensors.keys()
     assert all(same(loaded[key], value) for key, value in tensors.items())

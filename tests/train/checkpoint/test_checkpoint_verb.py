@@ -149,7 +149,7 @@ def test_a_file_appears_whole_or_not_at_all(run: Run, tmp_path: Path) -> None:
     assert read(export_weights(store.folder / "latest", tmp_path / "w.pt", "torch"))[
         "w"
     ].is_complex()
-    with pytest.raises(UsageError, match="kept none"):
+    with pytest.raises(UsageError, match="without ema"):
         export_weights(store.folder / "latest", tmp_path / "b.pt", "torch", average=True)
     with pytest.raises(UsageError, match="is a folder"):
         export_weights(store.folder / "latest", tmp_path, "torch")

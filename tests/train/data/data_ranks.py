@@ -62,7 +62,7 @@ def _rank(rank: int, size: int, port: int, folder: str) -> None:
     )
     seen = {}
     for one in SCENARIOS:
-        torch.manual_seed(rank)  # ranks differ in what they draw outside of the feed
+        torch.manual_seed(rank)  # ranks differ in what they draw outside of the loader
         random.seed(rank)
         seen[one.__name__] = _result(one, rank, size)
         dist.barrier()

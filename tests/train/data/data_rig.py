@@ -1,4 +1,4 @@
-"""Feeds of all ranks in one process, run step by step."""
+"""Distributed loaders of all ranks in one process, run step by step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def distributed_loaders(loader: Any, size: int, **options: Any) -> list[Any]:
 
 
 def steps(made: list[Any], epoch: int = 0, skip: int = 0) -> list[list[tuple[list[float], Any]]]:
-    """For each step the (samples, share) of every rank; all ranks have equally many."""
+    """For each step the (samples, weight) of every rank; all ranks have the same number of steps."""
     runs = []
     for distributed in made:
         run = []

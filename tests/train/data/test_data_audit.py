@@ -22,8 +22,8 @@ from allranks.train.data.audit import (  # noqa: E402  # noqa: E402
     compare_streams,
     ranks_text,
 )
-from allranks.train.data.digest import digest, fingerprint, fingerprints, mixed_seed, ordered_digest  # noqa: E402
-from allranks.train.data.indexed import compare_identities, identity  # noqa: E402
+from allranks.train.data.digest import digest, fingerprint, fingerprints, mix_seed, ordered_digest  # noqa: E402
+from allranks.train.data.indexed import compare_identities, identify_dataset  # noqa: E402
 
 
 def report(rank: int, given: Any, whole: Any, batches: int = 3) -> RankReport:
@@ -34,10 +34,10 @@ def report(rank: int, given: Any, whole: Any, batches: int = 3) -> RankReport:
     ("given", "text"),
     [
         ([[0, 1, 2], [3, 4, 5]], "each was seen exactly once"),
-        ([[0, 1, 2], [0, 1, 2]], "Ranks 0 and 1 were given the same samples"),
+        ([[0, 1, 2], [0, 1, 2]], "Ranks 0 and 1 got the same samples"),
         ([[0, 1, 2], [3, 4]], "1 of 6 samples were never seen"),
         ([[0, 1, 2, 3], [3, 4, 5]], "1 samples were seen twice"),
-        ([[0, 1, 2], [3, 4, 4]], "some were seen twice and as many never"),
+        ([[0, 1, 2], [3, 4, 4]], "some were seen twice and the same number never"),
     ],
 )
 def test_the_mistake_is_named(given: list[list[int]], text: str) -> None:
@@ -65,15 +65,15 @@ def test_digests() -> None:
     assert digest([a]) != digest([np.array([5, 1, 8])])
     assert digest([np.array([1, 1])]) != digest([np.array([2, 2])])
     assert ordered_digest(a) != ordered_digest(b)
-    assert len({mixed_seed(s, e) for s in range(50) for e in range(50)}) == 2500
+    assert len({mix_seed(s, e) for s in range(50) for e in range(50)}) == 2500
 
 
-def test_the_ledger_does_not_count_filler_and_stops_at_its_limit() -> None:
-    ledger = AuditLog(limit=4)
+def test_the_audit_log_does_not_count_filler_and_stops_at_its_limit() -> None:
+    audit_log = AuditLog(limit=4)
     for number in range(4):
         chunk = np.array([2 * number, 2 * number + 1])
-        ledger.add(chunk[:1], chunk, counts=number != 1)
-    found = ledger.report(0, None)
+        audit_log.add(chunk[:1], chunk, counts=number != 1)
+    found = audit_log.report(0, None)
     assert (found.batches, found.given.length, found.expected.length) == (2, 1, 4)
 
 
@@ -112,7 +112,7 @@ def test_an_epoch_that_was_cut_short_or_resumed_is_judged_by_its_part(skip: int)
 
 
 def test_a_fault_in_the_sharing_would_be_found() -> None:
-    """Two feeds that both believe to be rank 0."""
+    """Two loaders that both are rank 0."""
     loader = DataLoader(TensorDataset(torch.arange(20.0)), batch_size=3, shuffle=True)
     distributed_loaders = [
         distribute_loader(loader, rank=0, size=2, device="cpu") for _ in range(2)
@@ -121,7 +121,7 @@ def test_a_fault_in_the_sharing_would_be_found() -> None:
         list(distributed.epoch(0))
     verdict = compare(
         [
-            distributed._audit_log.report(rank, 20)
+            distributed.rank_report()._replace(rank=rank)
             for rank, distributed in enumerate(distributed_loaders)
         ]
     )
@@ -130,12 +130,12 @@ def test_a_fault_in_the_sharing_would_be_found() -> None:
 
 
 def stream(values: Any, repeated: int = 0) -> Any:
-    ledger = StreamAuditLog()
+    audit_log = StreamAuditLog()
     for start in range(0, len(values), 4):
         batch = torch.tensor(values[start : start + 4])
-        ledger.add({"x": batch.float(), "y": batch}, len(batch))
-    ledger.repeated = repeated
-    return ledger
+        audit_log.add({"x": batch.float(), "y": batch}, len(batch))
+    audit_log.repeated = repeated
+    return audit_log
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,11 @@ def test_fingerprints_tell_samples_apart() -> None:
 
 def test_identities() -> None:
     data = TensorDataset(torch.arange(10.0))
-    whole = identity(data, read=True)[0]
-    assert compare_identities([whole, identity(data, read=True)[0]]) == ""
-    other = identity(TensorDataset(torch.arange(10.0) + 1), read=True)[0]
+    whole = identify_dataset(data, read=True)[0]
+    assert compare_identities([whole, identify_dataset(data, read=True)[0]]) == ""
+    other = identify_dataset(TensorDataset(torch.arange(10.0) + 1), read=True)[0]
     assert "different samples" in compare_identities([whole, other])
-    parts = [identity(Subset(data, part), read=False)[0] for part in ([0, 1], [2, 3])]
+    parts = [identify_dataset(Subset(data, part), read=False)[0] for part in ([0, 1], [2, 3])]
     with pytest.raises(UsageError, match="different parts"):
         compare_identities(parts)
 
@@ -203,6 +203,6 @@ def test_a_sample_that_cannot_be_read_is_a_note() -> None:
         def __getitem__(self, index: int) -> Any:
             raise OSError("no such file")
 
-    found, note = identity(Broken(torch.ones(3)), read=True)
+    found, note = identify_dataset(Broken(torch.ones(3)), read=True)
     assert found.samples == ()
     assert "no such file" in note

@@ -172,7 +172,7 @@ def test_plain_batches_alone() -> None:
 def test_a_generator_is_read_once() -> None:
     distributed = alone(torch.ones(1) for _ in range(3))
     assert len(list(distributed.epoch(0))) == 3
-    with pytest.raises(UsageError, match="can be read once"):
+    with pytest.raises(UsageError, match="can be read only once"):
         list(distributed.epoch(1))
 
 

@@ -163,13 +163,13 @@ def test_random_numbers_of_a_batch_do_not_depend_on_those_before(workers: int) -
 def test_positions_of_another_kind_are_refused_in_words() -> None:
     plain = distributed_loaders(DataLoader(Plain(9), 3), 1)[0]
     stream = distributed_loaders([torch.zeros(3, 1)] * 3, 1)[0]
-    with pytest.raises(UsageError, match="counted in samples, and this data is counted in batches"):
+    with pytest.raises(UsageError, match="counted in samples, but this data is counted in batches"):
         stream.resume(1, plain.position(1, 1))
     data = InfiniteTensorDataset(torch.zeros(4))
     two, three = (
         distributed_loaders(DataLoader(data, batch, num_workers=1), 1)[0] for batch in (2, 3)
     )
-    with pytest.raises(UsageError, match="in batches of 2 for each rank, and now they are of 3"):
+    with pytest.raises(UsageError, match="with batch_size 2 per rank, but now it is 3"):
         three.resume(1, two.position(1, 1))
 
 
@@ -180,5 +180,7 @@ def test_one_process_goes_on_with_a_stream_that_two_ranks_shared() -> None:
     assert [batch.item() for batch, _ in stream.epoch(1, skip=2)] == [4.0, 5.0, 6.0]
     assert stream.position(1, 3)["done"] == 5
     own = {**at, "unit": "batches of each rank's own stream"}
-    with pytest.raises(UsageError, match="that 2 ranks read by themselves, and there are 1 now"):
+    with pytest.raises(
+        UsageError, match="2 streams, one for each rank, but the number of ranks is now 1"
+    ):
         stream.resume(1, own)

@@ -39,7 +39,7 @@ def weights_are_right(found: list[Any]) -> bool:
 @pytest.mark.parametrize(
     "name", ["unsharded_auto", "plain_list", "stream_workers", "global_stream"]
 )
-def test_a_stream_that_all_ranks_read_is_dealt_out(ranks: Any, name: str) -> None:
+def test_a_stream_that_all_ranks_read_is_sharded(ranks: Any, name: str) -> None:
     found = ranks[name]
     number = {"unsharded_auto": 22, "plain_list": 15, "stream_workers": 12, "global_stream": 24}[
         name
@@ -47,7 +47,7 @@ def test_a_stream_that_all_ranks_read_is_dealt_out(ranks: Any, name: str) -> Non
     assert samples(found) == list(range(number))
     assert weights_are_right(found)
     assert all(one["audit"].ok for one in found)
-    assert any("dealt out in turn" in note for note in found[0]["notes"])
+    assert any("batches in turn" in note for note in found[0]["notes"])
 
 
 def test_batches_of_one_size_become_full_after_the_first(ranks: Any) -> None:
@@ -95,7 +95,7 @@ def test_a_rank_without_any_batch_is_an_error_on_all(ranks: Any) -> None:
 
 def test_a_generator_cannot_be_read_twice(ranks: Any) -> None:
     for text in ranks["generator_twice"]:
-        assert "can be read once" in text
+        assert "can be read only once" in text
 
 
 def test_a_stream_resumes(ranks: Any) -> None:
@@ -134,7 +134,7 @@ def test_a_weighted_sampler_draws_the_same_on_all_ranks(ranks: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("sampler_by_rank", "The sampler draws other indices on rank 1"),
+        ("sampler_by_rank", "The sampler returns other indices on rank 1"),
         ("unseeded_split", "hold different parts of the dataset"),
         ("other_length", "10 samples on rank 0 and 11 on rank 1"),
     ],

@@ -32,10 +32,8 @@ def test_exactly_once(
     assert sorted(v for step in run for v in counted(step)) == list(range(n))
     assert len(run) == made[0].batches == -(-n // (batch * size))
     assert made[0].samples == n
-    assert made[0].totals(epoch) == [len(counted(step)) for step in run]
-    report = compare(
-        [distributed._audit_log.report(distributed.layout.rank, n) for distributed in made]
-    )
+    assert [made[0].total_of(i) for i in range(len(run))] == [len(counted(step)) for step in run]
+    report = compare([distributed.rank_report() for distributed in made])
     assert report.ok, report.message
 
 

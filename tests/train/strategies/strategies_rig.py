@@ -1,4 +1,4 @@
-"""What the strategy tests share: small models in fp64, one training loop, and real gloo ranks."""
+"""Helpers of the strategy tests: small models in fp64, one training loop, and real gloo ranks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TinyGPT(nn.Module):
 
 
 class Objective(nn.Module):
-    """As the loop has it: the model and its loss, here with a parameter of its own if asked."""
+    """The model and its loss, as the loop calls them; optionally with its own parameter."""
 
     def __init__(self, model: nn.Module, own: bool = False) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Training:
         )
 
     def gradients(self, number: int, parts: int = 1, ranks: int | None = None) -> None:
-        """Forward and backward over this rank's share of a global batch, in so many parts."""
+        """Forward and backward over this rank's part of a global batch, in ``parts`` micro-batches."""
         generator = torch.Generator().manual_seed(number)
         batch = torch.randint(WORDS, (BATCH, LENGTH), generator=generator)
         mine = batch.chunk(ranks or self.world.size)[0 if ranks else self.world.rank]

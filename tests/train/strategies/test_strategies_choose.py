@@ -92,7 +92,7 @@ def test_a_name_or_a_strategy_is_taken_as_asked() -> None:
 
 @pytest.mark.parametrize("single", ["single", Single()])
 def test_single_with_ranks_would_train_separately(single: Any) -> None:
-    with pytest.raises(UsageError, match="with 4 ranks: each would train a model of its own"):
+    with pytest.raises(UsageError, match="with 4 ranks: each would train a separate model"):
         chosen(single, big(1e6))
     assert chosen(single, big(1e6), size=1)[0] is Single
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration: completed, checked, and contradictions told. Needs no deepspeed."""
+"""DeepSpeed's configuration: completed and checked, with errors for contradictions. Does not need deepspeed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strategies_rig import a_world  # noqa: E402
 from allranks.errors import MissingDependencyError, UsageError  # noqa: E402
 from allranks.train.strategies import DeepSpeed, StrategyOptions  # noqa: E402
 from allranks.train.strategies.deepspeed.config_sections import (  # noqa: E402
-    meet_data,
+    check_batch_size,
     schedule_params,
 )
 from allranks.train.strategies.deepspeed.deepspeed_setup import (  # noqa: E402
@@ -25,10 +25,10 @@ from allranks.train.strategies.deepspeed.deepspeed_setup import (  # noqa: E402
     needed_ops,
 )
 from allranks.train.strategies.deepspeed.engine_config import (  # noqa: E402
-    TrainingFacts,
+    SharedOptions,
     add_shorthands,
+    complete_config,
     read_config,
-    settle,
 )
 
 pytestmark = pytest.mark.torch
@@ -38,8 +38,8 @@ ADAMW = {"optimizer": "AdamW", "optimizer_params": {"lr": 0.01}}
 
 def settled(
     config: dict[str, Any], **facts: Any
-) -> tuple[dict[str, Any], TrainingFacts, list[str]]:
-    return settle(config, TrainingFacts(**{**ADAMW, **facts}))
+) -> tuple[dict[str, Any], SharedOptions, list[str]]:
+    return complete_config(config, SharedOptions(**{**ADAMW, **facts}))
 
 
 def test_shorthands_mean_sections() -> None:
@@ -52,7 +52,7 @@ def test_shorthands_mean_sections() -> None:
     }
     given = {"bf16": {"enabled": True}}
     assert add_shorthands(given, None, None, None) == given
-    with pytest.raises(UsageError, match=r"stage=3\) and zero_optimization.stage = 2"):
+    with pytest.raises(UsageError, match=r"stage=3\) contradicts zero_optimization.stage = 2"):
         add_shorthands({"zero_optimization": {"stage": 2}}, 3, None, None)
     with pytest.raises(UsageError, match="'nvme:/local/disk'"):
         add_shorthands({}, 3, "nvme", None)
@@ -100,7 +100,7 @@ def test_auto_is_filled_from_the_training() -> None:
     assert facts.warmup_steps == 0
     assert schedule_params(made["scheduler"], 77)["total_num_steps"] == 77
     assert made["zero_optimization"] == {"stage": 3}
-    assert meet_data(made, 8, world=4) == 8
+    assert check_batch_size(made, 8, world=4) == 8
     assert made["train_batch_size"] == 8 * 2 * 4
     assert config["optimizer"]["params"]["lr"] == auto  # what was given is not changed
 
@@ -117,13 +117,13 @@ def test_batch_sizes_that_do_not_fit() -> None:
         '"auto" is filled in.'
     )
     with pytest.raises(
-        UsageError, match=r"30 is no multiple .* = 8\.\nChange train_batch_size to 24"
+        UsageError, match=r"30 is not a multiple .* = 8\.\nChange train_batch_size to 24"
     ):
         settled({"train_batch_size": 30}, accumulate=2, world=4)
     with pytest.raises(UsageError, match=r"TrainConfig\(accumulate=4\)"):
         settled({"gradient_accumulation_steps": 4})
-    with pytest.raises(UsageError, match=r"gives 16 samples to a rank.*\n.*batch_size=4"):
-        meet_data(made, 16, world=4)
+    with pytest.raises(UsageError, match=r"yields 16 samples per rank.*\n.*batch_size=4"):
+        check_batch_size(made, 16, world=4)
 
 
 def test_precision_is_said_once() -> None:
@@ -145,13 +145,13 @@ def test_one_optimizer_and_one_schedule() -> None:
         UsageError, match="the Trainer's AdamW and the DeepSpeed configuration's Adam"
     ):
         settled(section)
-    with pytest.raises(UsageError, match="There is no optimizer: neither"):
+    with pytest.raises(UsageError, match="There is no optimizer, neither"):
         settled({"zero_optimization": {"stage": 2}}, optimizer=None)
     with pytest.raises(UsageError, match='lr is "auto"'):
         settled({"optimizer": {"type": "Adam", "params": {"lr": "auto"}}}, optimizer=None)
-    with pytest.raises(UsageError, match=r"Adafactor with ZeRO stage 1: .* flat pieces"):
+    with pytest.raises(UsageError, match=r"Adafactor with ZeRO stage 1: .* flat partitions"):
         settled({"zero_optimization": {"stage": 1}}, optimizer="Adafactor")
-    with pytest.raises(UsageError, match="would both move the learning rate"):
+    with pytest.raises(UsageError, match="would both change the learning rate"):
         settled({"scheduler": {"type": "WarmupLR"}}, warmup_steps=5)
     with pytest.raises(UsageError, match="Did you mean 'WarmupLR'"):
         settled({"scheduler": {"type": "WarmUpLR"}})
@@ -168,7 +168,7 @@ def test_clipping_and_unknown_words() -> None:
     ]
     with pytest.raises(UsageError, match="must be 0, 1, 2 or 3"):
         settled({"zero_optimization": {"stage": 4}})
-    with pytest.raises(UsageError, match="offloaded by ZeRO 3 alone"):
+    with pytest.raises(UsageError, match="needs ZeRO 3, but"):
         settled({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_done_is_refused_with_a_reason() -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     for options, wish, reason in (
-        ({"stage": 3}, "ema", "ZeRO 3 keeps no whole weights"),
+        ({"stage": 3}, "ema", "ZeRO 3 has no whole weights"),
         ({"stage": 1, "precision": "bf16"}, "ema", "too coarse to average"),
         ({"stage": 2}, "before_step", "DeepSpeed's buffers"),
         ({"stage": 0}, "several optimizers", "one optimizer"),

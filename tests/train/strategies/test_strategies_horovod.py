@@ -17,7 +17,7 @@ from allranks import TrainConfig, Trainer
 from allranks.errors import MissingDependencyError, UsageError
 from allranks.runtime.world import horovod_init as horovod
 from allranks.train.strategies import Horovod, StrategyOptions
-from allranks.train.strategies.horovod_ops import AveragedGradients
+from allranks.train.strategies.horovod_ops import GradientAverager
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_parameter_that_is_left_out_is_named_once(
         allreduce=lambda value, **_: value,
     )  # fmt: skip
     model = nn.ModuleDict({"used": nn.Linear(1, 1), "idle": nn.Linear(1, 1)})
-    gradients = AveragedGradients(hvd, [*model.named_parameters()], find_unused=find)
+    gradients = GradientAverager(hvd, [*model.named_parameters()], find_unused=find)
     for _ in range(2):
         gradients.expect()
         model["used"](torch.ones(1, 1)).sum().backward()

@@ -1,4 +1,4 @@
-"""What a run has in checkpoints, for people and programs. Needs no torch."""
+"""List the checkpoints of a run, for ``allranks checkpoints``. Does not import torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEST = "best"
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """One checkpoint of a list."""
+    """One checkpoint of the list."""
 
     step: int
     folder: str
@@ -37,12 +37,12 @@ class CheckpointRow:
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return asdict(self)
 
 
 def find_stores(reference: str) -> list[CheckpointStore]:
-    """The folders of checkpoints of a run, one per ``fit``; ``reference`` may be such a folder itself."""
+    """Return the checkpoint folders of a run, one per ``fit``; ``reference`` may be such a folder itself."""
     path = Path(reference).expanduser()
     if (path / NAME).exists():
         path = path.resolve().parent
@@ -57,21 +57,21 @@ def find_stores(reference: str) -> list[CheckpointStore]:
 
 
 def list_checkpoints(store: CheckpointStore, *, verify: bool = False) -> list[CheckpointRow]:
-    """Every checkpoint, the newest first, then those set aside. ``verify`` reads every byte."""
+    """List all checkpoints, the newest first, then the quarantined ones. ``verify`` reads every byte."""
     names: dict[str, list[str]] = {}
     for link, target in store.links().items():
         names.setdefault(target, []).append(link)
     found = [_row(saved, names.get(saved.path.name, []), verify) for saved in store.list_saved()]
     for path, reason in store.list_quarantined():
-        found.append(_described(read_saved(path), "set aside", [reason], []))
+        found.append(_describe(read_saved(path), "set aside", [reason], []))
     return found
 
 
 def _row(saved: SavedCheckpoint, names: list[str], verify: bool) -> CheckpointRow:
     if saved.newer:
-        return _described(saved, "newer", [saved.problem], names)
+        return _describe(saved, "newer", [saved.problem], names)
     wrong = find_problems(saved.path, sizes_only=not verify)
-    return _described(saved, _state(wrong, verify), wrong, names)
+    return _describe(saved, _state(wrong, verify), wrong, names)
 
 
 def _state(wrong: list[str], verify: bool) -> str:
@@ -80,7 +80,7 @@ def _state(wrong: list[str], verify: bool) -> str:
     return "broken" if wrong else "verified" if verify else "ok"
 
 
-def _described(
+def _describe(
     saved: SavedCheckpoint, state: str, wrong: list[str], names: list[str]
 ) -> CheckpointRow:
     step = parse_step_folder(saved.path.name.partition(".")[0])[0]
@@ -101,7 +101,7 @@ def _described(
 
 
 def choose_checkpoint(store: CheckpointStore, step: int | None, best: bool) -> Path:
-    """The step folder that is meant: of a step, the best, or the newest."""
+    """Return the step folder of a step, the best, or the newest."""
     there = store.list_saved()
     if not there:
         raise UsageError(f"{store.folder} has no checkpoints yet.")
@@ -109,8 +109,8 @@ def choose_checkpoint(store: CheckpointStore, step: int | None, best: bool) -> P
         if BEST not in store.links():
             named = ", ".join(name for name in store.links() if name != LATEST)
             raise UsageError(
-                f"{store.folder} has no checkpoint named 'best': the training watched no metric.\n"
-                f"Choose one by --step N{f'; names there are: {named}' if named else ''}."
+                f"{store.folder} has no checkpoint named 'best': the training monitored no metric.\n"
+                f"Use --step N{f' (or one of these names: {named})' if named else ''}."
             )
         return (store.folder / BEST).resolve()
     chosen = [saved.path for saved in there if step is None or saved.step == step]

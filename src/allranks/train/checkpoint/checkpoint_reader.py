@@ -1,4 +1,4 @@
-"""Reading a checkpoint: tensors out of memory-mapped files, put together from their chunks."""
+"""Read a checkpoint: tensors from memory-mapped files, assembled from their chunks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from allranks.train.checkpoint.manifest import BrokenCheckpoint, Manifest
 from allranks.train.checkpoint.safetensors_file import DTYPES, SafetensorsFile
 
 _ZIP = b"PK\x03\x04"
-"""How torch.save begins. Older kinds of files are never given to torch: before 2.6 it ran code in them."""
+"""The first bytes of torch.save's format. Legacy formats are rejected: torch before 2.6 ran code in them."""
 _OPEN_FILES = 256
-"""Each mapped file takes a descriptor, and a large training has more files than a process may open."""
+"""Most files to keep open: a large training has more files than a process may open."""
 
 
 class CheckpointReader:
-    """One step folder. Nothing is read before it is asked for, and no code in it is ever run."""
+    """Reads one step folder. Tensors are read on access, and no code in it is ever run."""
 
     path: Path
-    """Where it is."""
+    """The step folder."""
     manifest: Manifest
-    """What it holds."""
+    """Its manifest."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -35,15 +35,15 @@ class CheckpointReader:
         self._files: dict[str, SafetensorsFile] = {}
 
     def keys(self) -> list[str]:
-        """All tensors, blobs among them."""
+        """Return the keys of all tensors and blobs."""
         return [*self.manifest.tensors]
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """Of the whole tensor."""
+        """Return the shape of a whole tensor."""
         return tuple(self.entry(key)["shape"])
 
     def dtype(self, key: str) -> torch.dtype:
-        """Of the tensor; BrokenCheckpoint when this torch has no such type."""
+        """Return the type of a tensor; BrokenCheckpoint if this torch does not have it."""
         word = self.entry(key)["dtype"]
         if word not in DTYPES:
             raise BrokenCheckpoint(
@@ -52,36 +52,36 @@ class CheckpointReader:
         return DTYPES[word]
 
     def entry(self, key: str) -> Mapping[str, Any]:
-        """What the manifest says of a tensor; of a tied one, what it says of the one with the values."""
+        """Return the manifest entry of a tensor; for a tied one, that of the tensor with the values."""
         if key not in self.manifest.tensors:
             raise KeyError(f"{self.path} holds no tensor '{key}'")
         entry = self.manifest.tensors[key]
         return self.manifest.tensors[entry["same_as"]] if "same_as" in entry else entry
 
     def tensor(self, key: str) -> Tensor:
-        """The whole tensor. In one chunk it is a view of the file: changing it changes no file."""
+        """Return a whole tensor. One with a single chunk maps the file; changing it changes no file."""
         shape = self.shape(key)
         return self.part(key, [0] * len(shape), shape)
 
     def part(self, key: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """A box of a tensor; only the chunks that it meets are touched."""
+        """Return a box of a tensor; only the chunks that overlap it are read."""
         entry = self.entry(key)
-        met = [
-            (chunk, meeting)
+        overlaps = [
+            (chunk, overlap)
             for chunk in entry["chunks"]
-            if (meeting := _meeting(offsets, shape, chunk)) is not None
+            if (overlap := _overlap(offsets, shape, chunk)) is not None
         ]
-        if len(met) == 1 and list(met[0][1][1]) == list(shape):
-            chunk, (where, size) = met[0]
+        if len(overlaps) == 1 and list(overlaps[0][1][1]) == list(shape):
+            chunk, (where, size) = overlaps[0]
             return _cut(self._chunk(key, entry, chunk), where, chunk["offsets"], size)
         whole = torch.empty(tuple(shape), dtype=self.dtype(key))
-        for chunk, (where, size) in met:
+        for chunk, (where, size) in overlaps:
             source = _cut(self._chunk(key, entry, chunk), where, chunk["offsets"], size)
             _cut(whole, where, offsets, size).copy_(source)
         return whole
 
     def blob(self, key: str) -> Any:
-        """What a blob holds: tensors and plain containers. Anything else in it is refused, unrun."""
+        """Return the content of a blob: tensors and plain containers. Anything else is rejected, not run."""
         try:
             return unpack_blob(self.tensor(key))
         except ValueError as error:
@@ -102,44 +102,44 @@ class CheckpointReader:
 
 
 def pack_blob(value: Any) -> Tensor:
-    """Tensors and plain containers as a row of bytes."""
+    """Serialize tensors and plain containers to a tensor of bytes."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
 def unpack_blob(row: Tensor) -> Any:
-    """The value of such a row; ValueError for one that would have to run code."""
+    """Deserialize a tensor of bytes; ValueError if that would run code."""
     try:
         data = row.numpy().tobytes()
         if not data.startswith(_ZIP):
-            raise ValueError("it is not of torch.save's own kind")
+            raise ValueError("it is not in torch.save's zip format")
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         why = _first_reason(str(error))
-        raise ValueError(f"is more than tensors and plain containers: {why}") from None
+        raise ValueError(f"holds more than tensors and plain containers: {why}") from None
 
 
-def refuse_unreadable(rows: Mapping[str, Tensor]) -> None:
-    """What cannot be read back without running code must not be written: nobody could resume."""
+def check_readable(rows: Mapping[str, Tensor]) -> None:
+    """Raise UsageError for blobs that could not be read back, so that no checkpoint is unusable."""
     for key, row in rows.items():
         try:
             unpack_blob(row)
         except ValueError as error:
-            raise UsageError(f"What was to be saved as '{key}' {error}") from None
+            raise UsageError(f"The state to save as '{key}' {error}") from None
 
 
 def _first_reason(text: str) -> str:
-    """What torch found, without its advice to trust the file."""
+    """Return torch's reason without its advice to trust the file."""
     reasons = [line for line in text.splitlines() if "Unsupported" in line]
     found = (reasons or text.splitlines() or ["it cannot be read"])[0].strip()
     return found.partition(" Please ")[0]
 
 
-def _meeting(
+def _overlap(
     offsets: Sequence[int], shape: Sequence[int], chunk: Mapping[str, Any]
 ) -> tuple[list[int], list[int]] | None:
-    """Where a box and a chunk overlap: offsets in the whole tensor, and the size."""
+    """Return the overlap of a box and a chunk: offsets in the whole tensor, and the size."""
     where = [max(pair) for pair in zip(offsets, chunk["offsets"], strict=True)]
     ends = [
         min(a + n, b + m)
@@ -152,7 +152,7 @@ def _meeting(
 def _cut(
     tensor: Tensor, where: Sequence[int], origin: Sequence[int], size: Sequence[int]
 ) -> Tensor:
-    """The box at ``where`` out of a tensor that begins at ``origin``; a 0-d one is its own box."""
+    """Return the box at ``where`` from a tensor that begins at ``origin``."""
     for dim, (at, start, length) in enumerate(zip(where, origin, size, strict=True)):
         tensor = tensor.narrow(dim, at - start, length)
     return tensor

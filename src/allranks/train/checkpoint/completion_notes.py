@@ -1,4 +1,4 @@
-"""How ranks tell rank 0 that their files are complete: by small files in the folder under way."""
+"""Ranks report to rank 0 that their files are complete, by small files in the checkpoint's folder."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from allranks.train.checkpoint.durable_io import write_durable
 from allranks.train.checkpoint.manifest import BrokenCheckpoint
 from allranks.train.checkpoint.write_plan import TensorChunk
 
-PATIENCE = 600.0
-"""Seconds in which the other ranks must have written something, or rank 0 gives the save up."""
+TIMEOUT = 600.0
+"""Seconds without any progress of the other ranks after which rank 0 cancels the save."""
 
 _LONGEST_PAUSE = 1.0
-"""Seconds between two looks at last: each asks the server of the file system."""
+"""Most seconds between two polls: each is a request to the file system's server."""
 
-SAVE_CANCELLED = "the save was given up"
-"""What rank 0 says when it was told to stop waiting for the others."""
+SAVE_CANCELLED = "the save was cancelled"
+"""The problem that rank 0 reports when `CheckpointSaver.cancel` was called."""
 
 
 class SaveFailed(BrokenCheckpoint):
-    """A checkpoint that did not come about."""
+    """A checkpoint that could not be saved."""
 
 
-def described(named: Mapping[str, TensorChunk]) -> list[dict[str, Any]]:
-    """The chunks of a file, by their names in it, for a note."""
+def describe_chunks(named: Mapping[str, TensorChunk]) -> list[dict[str, Any]]:
+    """Describe the chunks of a file for a note, by their names in it."""
     return [
         {
-            "key": piece.key,
-            "dtype": piece.dtype,
-            "whole": [*piece.whole],
-            "offsets": [*piece.offsets],
-            "shape": [*piece.shape],
+            "key": chunk.key,
+            "dtype": chunk.dtype,
+            "whole": [*chunk.whole],
+            "offsets": [*chunk.offsets],
+            "shape": [*chunk.shape],
             "name": name,
         }
-        for name, piece in named.items()
+        for name, chunk in named.items()
     ]
 
 
-def report(part: Path, rank: int, note: Mapping[str, Any]) -> None:
-    """Note that this rank's file is on the disk: its size, checksum, chunks, and tied keys."""
+def report_done(part: Path, rank: int, note: Mapping[str, Any]) -> None:
+    """Report that this rank's file is on disk: its size, checksum, chunks, and tied keys."""
     write_durable(_note(part, rank), json.dumps(note))
 
 
-def failed(part: Path, rank: int, problem: str) -> None:
-    """Note that this rank cannot: its half file goes first, so that there is room for the note."""
-    # Where even that fails, the folder is gone or nothing can be written: the ranks' next exchange tells.
+def report_failure(part: Path, rank: int, problem: str) -> None:
+    """Report a failure of this rank; its half-written file is deleted first, to free space for the note."""
+    # If that fails too, the folder is gone or the disk is full: the ranks' next exchange reports it.
     with suppress(OSError):
         (part / f"rank-{rank:05d}.safetensors").unlink()
     with suppress(OSError):
         (part / f"rank-{rank:05d}.failed").write_text(problem)
 
 
-def gather(
-    part: Path, size: int, order: Sequence[str], given_up: threading.Event
+def collect_notes(
+    part: Path, size: int, order: Sequence[str], cancelled: threading.Event
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Wait for all ranks' notes; ``files`` and ``tensors`` of the manifest. The notes are removed."""
-    _await(part, size, given_up)
+    """Wait for all ranks' notes; return ``files`` and ``tensors`` of the manifest and remove the notes."""
+    _wait_for_notes(part, size, cancelled)
     notes = [json.loads(_note(part, rank).read_bytes()) for rank in range(size)]
-    files = {note["file"]: _sized(part, note) for note in notes if note["file"]}
+    files = {note["file"]: _file_entry(part, note) for note in notes if note["file"]}
     tensors: dict[str, Any] = {}
     ties: dict[str, str] = {}
     for note in notes:
@@ -85,11 +85,11 @@ def _note(part: Path, rank: int) -> Path:
     return part / f"rank-{rank:05d}.json"
 
 
-def _await(part: Path, size: int, given_up: threading.Event) -> None:
-    """Look until every note is there; files that grow, which is looked at rarely, renew the patience."""
+def _wait_for_notes(part: Path, size: int, cancelled: threading.Event) -> None:
+    """Wait until every note exists; growing files, which are checked less often, restart the timeout."""
     wanted = {_note(part, rank).name for rank in range(size)}
     pause, seen, moved = 0.002, -1, time.monotonic()
-    weighed, told = moved - PATIENCE, False
+    measured, was_cancelled = moved - TIMEOUT, False
     while True:
         names = _names(part)
         if broken := sorted(name for name in names if name.endswith(".failed")):
@@ -97,21 +97,21 @@ def _await(part: Path, size: int, given_up: threading.Event) -> None:
             raise SaveFailed(f"rank {number}: {(part / broken[0]).read_text()}")
         if wanted <= names:
             return
-        if told:
+        if was_cancelled:
             raise SaveFailed(SAVE_CANCELLED)
-        if (moment := time.monotonic()) - weighed > PATIENCE / 10:
-            weighed = moment
+        if (moment := time.monotonic()) - measured > TIMEOUT / 10:
+            measured = moment
             if (total := _bytes(part)) != seen:
                 seen, moved = total, moment
-        if moment - moved > PATIENCE:
+        if moment - moved > TIMEOUT:
             missing = ", ".join(sorted(name[5:10].lstrip("0") or "0" for name in wanted - names))
-            raise SaveFailed(f"rank {missing} did not write anything for {PATIENCE:.0f} s")
-        told = given_up.wait(pause)
+            raise SaveFailed(f"rank {missing} did not write anything for {TIMEOUT:.0f} s")
+        was_cancelled = cancelled.wait(pause)
         pause = min(_LONGEST_PAUSE, pause * 1.5)
 
 
 def _names(part: Path) -> set[str]:
-    """What is there. A file made and removed makes NFS look at the server, not at its memory."""
+    """List the folder. Creating and removing a file makes NFS ask the server instead of its cache."""
     touch = part / ".look"
     touch.touch()
     touch.unlink()
@@ -119,17 +119,17 @@ def _names(part: Path) -> set[str]:
 
 
 def _bytes(part: Path) -> int:
-    """How much all ranks have written."""
+    """Return how many bytes all ranks have written."""
     total = 0
     for entry in os.scandir(part):
-        with suppress(FileNotFoundError):  # a note's temporary file, renamed meanwhile
+        with suppress(FileNotFoundError):  # a note's temporary file that was renamed
             total += entry.stat().st_size
     return total
 
 
-def _sized(part: Path, note: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's entry, if rank 0 sees it as the rank wrote it."""
-    with open(part / note["file"], "rb") as file:  # opening renews what NFS knows of it
+def _file_entry(part: Path, note: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest entry of a file after checking that rank 0 sees its full size."""
+    with open(part / note["file"], "rb") as file:  # opening refreshes NFS's attribute cache
         size = os.fstat(file.fileno()).st_size
     if size != note["bytes"]:
         raise SaveFailed(f"{note['file']} has {size} bytes here, not {note['bytes']}")
@@ -144,5 +144,5 @@ def _add(tensors: dict[str, Any], chunk: Mapping[str, Any], file: str) -> None:
     box = {"file": file, "offsets": chunk["offsets"], "shape": chunk["shape"]}
     if chunk["name"] != chunk["key"]:
         box["name"] = chunk["name"]
-    # Ranks that hold the same box whole may both have written it: one is enough.
+    # Ranks that hold the same box may both have written it: one is enough.
     entry["chunks"].setdefault((*chunk["offsets"], *chunk["shape"]), box)

@@ -1,6 +1,6 @@
-"""The same folder for ``torch.distributed.checkpoint``: its planner cuts tensors anew for other ranks.
+"""Read a step folder through ``torch.distributed.checkpoint``, whose planner re-shards the tensors.
 
-Its own files carry a pickle; here its metadata is made from the manifest, so nothing is executed.
+The metadata is built from the manifest: unlike the ``.metadata`` pickle of DCP it executes nothing.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 
 
 class DcpReader(StorageReader):
-    """Gives ``dcp.load(state, storage_reader=DcpReader(path))`` the tensors of a step folder."""
+    """Reads a step folder: ``dcp.load(state, storage_reader=DcpReader(path))``."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._reader = CheckpointReader(Path(path))
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Turn to another folder."""
+        """Switch to another folder."""
         if checkpoint_id is not None:
             self._reader = CheckpointReader(Path(checkpoint_id))
 
     def read_metadata(self, *_: Any, **__: Any) -> Any:
-        """Shapes and chunks of every tensor."""
-        described = {key: self._described(key) for key in self._reader.manifest.tensors}
+        """Return the shapes and chunks of every tensor."""
+        described = {key: self._describe(key) for key in self._reader.manifest.tensors}
         return Metadata(state_dict_metadata=described)
 
-    def _described(self, key: str) -> Any:
+    def _describe(self, key: str) -> Any:
         entry = self._reader.entry(key)
         chunks = [
             ChunkStorageMetadata(torch.Size(chunk["offsets"]), torch.Size(chunk["shape"]))
@@ -52,18 +52,18 @@ class DcpReader(StorageReader):
         return TensorStorageMetadata(properties, torch.Size(entry["shape"]), chunks)
 
     def set_up_storage_reader(self, *_: Any, **__: Any) -> None:
-        """Nothing to set up."""
+        """Do nothing: there is nothing to set up."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As planned."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As planned."""
+        """Return the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Any:
-        """Copy each box that the planner asks for to where it wants it."""
+        """Copy each box that the plan asks for to its target."""
         for item in plan.items:
             begin = item.storage_index.offset or [0] * len(item.storage_offsets)
             offsets = [a + b for a, b in zip(begin, item.storage_offsets, strict=True)]
@@ -77,15 +77,15 @@ class DcpReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it is a step folder."""
+        """Return whether it is a step folder."""
         return (Path(checkpoint_id) / "manifest.json").exists()
 
 
 def load(state: dict[str, Any], path: Path) -> None:
-    """Fill the tensors of ``state`` in place, DTensors too. Each rank by itself: nobody is asked."""
+    """Fill the tensors of ``state`` in place, also DTensors. Not collective."""
     reader = DcpReader(path)
     if "no_dist" in inspect.signature(dcp.load).parameters:
-        with warnings.catch_warnings():  # that it loads alone is what is meant
+        with warnings.catch_warnings():  # loading without a process group is intended
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             dcp.load(state, storage_reader=reader, no_dist=True)
     else:  # torch 2.4 to 2.6

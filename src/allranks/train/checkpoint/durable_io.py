@@ -1,4 +1,4 @@
-"""Writing that is on the disk when it returns: what a crash of the machine must not undo."""
+"""Write files and folders so that they survive a crash; read with retries from unreliable file systems."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from typing import TypeVar
 from allranks.errors import AllranksError
 
 _TEMPORARY = re.compile(r"^\..+\.[0-9a-f]{8}$")
+_T = TypeVar("_T")
+RETRY_PAUSES = (0.2, 1.0, 3.0)
+"""Seconds before each retry: failing-over servers and stale handles recover in that time."""
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 def write_durable(path: Path, text: str) -> None:
-    """Put the text there in one step, and on the disk."""
+    """Write a text file atomically and flush it to disk."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         with open(temporary, "wb") as file:
@@ -32,19 +36,19 @@ def write_durable(path: Path, text: str) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable: fsync of a file does not do that for its name."""
+    """Flush the entries of a folder to disk: fsync of a file does not do that for its name."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems know no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support it
             raise
     finally:
         os.close(handle)
 
 
-def move_link(link: Path, target: str) -> None:
-    """Point a symlink elsewhere in one step: there is no moment without it."""
+def replace_link(link: Path, target: str) -> None:
+    """Replace a symlink atomically."""
     temporary = link.with_name(f".{link.name}.{uuid.uuid4().hex[:8]}")
     temporary.symlink_to(target)
     try:
@@ -54,8 +58,8 @@ def move_link(link: Path, target: str) -> None:
         raise
 
 
-def clear_away(path: Path) -> None:
-    """Remove one thing that a killed process may have left in the middle of one of these."""
+def remove_leftover(path: Path) -> None:
+    """Remove a temporary file or folder of this module that a killed process left behind."""
     if path.name.startswith(".gone-"):
         shutil.rmtree(path, ignore_errors=True)
     elif _TEMPORARY.match(path.name) and (path.is_symlink() or path.is_file()):
@@ -63,10 +67,9 @@ def clear_away(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """First out of sight by one rename, then file by file: nobody meets half of it.
+    """Hide a folder by one rename, then delete its files: readers never see half of it.
 
-    What cannot be deleted (NFS keeps files that are open elsewhere) stays hidden and is cleared by
-    the next start.
+    What cannot be deleted (NFS keeps files that are open elsewhere) stays hidden until the next start.
     """
     gone = path.with_name(f".gone-{path.name.lstrip('.')}-{uuid.uuid4().hex[:8]}")
     try:
@@ -76,24 +79,18 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-_T = TypeVar("_T")
-RETRY_PAUSES = (0.2, 1.0, 3.0)
-"""Seconds before each further try: servers that fail over and handles that are stale come back so."""
-_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
-
-
 class UnreadableCheckpoint(AllranksError, OSError):
-    """Something that is there and cannot be read at the moment: whether it is sound nobody knows."""
+    """A checkpoint that exists but cannot be read at the moment; it may be valid."""
 
 
 class ReadProblem(str):
-    """A problem that says nothing of the checkpoint itself."""
+    """A problem of the file system: the checkpoint itself may be valid."""
 
     __slots__ = ()
 
 
 def read_with_retries(read: Callable[[], _T]) -> _T:
-    """What ``read`` gives; the file system is asked a few times before its OSError counts."""
+    """Return the result of ``read``, retried a few times on an OSError other than a missing file."""
     for pause in RETRY_PAUSES:
         try:
             return read()
@@ -105,5 +102,5 @@ def read_with_retries(read: Callable[[], _T]) -> _T:
 
 
 def is_missing(error: OSError) -> bool:
-    """Whether it says that there is no such file, and not just that it cannot be read."""
+    """Return whether the error means that there is no such file, not that it cannot be read."""
     return error.errno in _NOT_THERE

@@ -1,7 +1,7 @@
-"""One file of tensors in the safetensors format, which any tool reads.
+"""Read and write files in the safetensors format.
 
-8 bytes with the length of the header (little-endian), the header (JSON: name → dtype, shape and place),
-then the bytes of the tensors without gaps. No code in it, none run to read it.
+8 bytes with the length of the header (little-endian), the header (JSON: name → dtype, shape, offsets),
+then the bytes of the tensors without gaps. Reading it runs no code.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ _NAMES = {
     "F8_E8M0": "float8_e8m0fnu", "C128": "complex128", "C32": "complex32",
 }  # fmt: skip
 DTYPES = {name: getattr(torch, word) for name, word in _NAMES.items() if hasattr(torch, word)}
-"""The format's names for torch's types. An old torch lacks some."""
+"""The format's names for torch's types. Old torch versions lack some."""
 _WORDS = {dtype: name for name, dtype in DTYPES.items()}
 _AS_PAIRS = {"C128": "F64", "C32": "F16"}
-"""Types that the format lacks: kept as pairs of numbers, real and imaginary."""
+"""Types that the format lacks, stored as pairs of numbers: real and imaginary."""
 
 
 def dtype_name(dtype: torch.dtype, key: str = "a tensor") -> str:
-    """The format's word for a type; UsageError, which names the ``key``, for one that has none."""
+    """Return the format's name of a type; UsageError with the ``key`` if it has none."""
     if dtype not in _WORDS:
         raise UsageError(
-            f"'{key}' cannot be saved: it is of type {dtype}. Convert it to one that is common."
+            f"'{key}' cannot be saved: its type {dtype} is not supported. Convert it to another type."
         )
     return _WORDS[dtype]
 
 
-def bits(tensor: Tensor) -> Tensor:
-    """The tensor's bytes in their order, as one row; no copy when they lie in order already."""
+def byte_view(tensor: Tensor) -> Tensor:
+    """Return the tensor's bytes as a one-dimensional tensor; not a copy if they are contiguous."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return plain.view(torch.uint8) if plain.numel() else plain.new_empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor of a file: its type as the manifest names it, its shape, its bytes after the header."""
+    """One tensor of a file: its type as in the manifest, its shape, its offset after the header."""
 
     name: str
     dtype: str
@@ -69,14 +69,14 @@ class TensorEntry:
     def end(self) -> int:
         return self.start + self.size
 
-    def described(self) -> dict[str, Any]:
+    def header_entry(self) -> dict[str, Any]:
         shape = [*self.shape, 2] if self.dtype in _AS_PAIRS else [*self.shape]
         dtype = _AS_PAIRS.get(self.dtype, self.dtype)
         return {"dtype": dtype, "shape": shape, "data_offsets": [self.start, self.end]}
 
 
 def lay_out(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
-    """Give each entry its place: wide types first, so that all lie on addresses that suit them."""
+    """Assign offsets: types with large items first, so that all tensors are aligned."""
     order = sorted(entries, key=lambda entry: -DTYPES[entry.dtype].itemsize)
     placed, start = [], 0
     for entry in order:
@@ -86,16 +86,16 @@ def lay_out(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
 
 
 def header(entries: Iterable[TensorEntry], notes: Mapping[str, str] | None = None) -> bytes:
-    """The beginning of a file, padded so that the data begins at a multiple of 8."""
+    """Return the header of a file, padded so that the data begins at a multiple of 8."""
     content: dict[str, Any] = {"__metadata__": dict(notes)} if notes else {}
-    content |= {entry.name: entry.described() for entry in entries}
+    content |= {entry.name: entry.header_entry() for entry in entries}
     text = json.dumps(content, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
 def write_file(path: Path, parts: Iterable[Any]) -> dict[str, Any]:
-    """Write buffers one after the other, and to the disk; the size and the checksum of the file."""
+    """Write buffers to a file and flush it to disk; return its size and checksum."""
     size = total = 0
     with open(path, "wb", buffering=0) as file:
         for part in parts:
@@ -104,20 +104,20 @@ def write_file(path: Path, parts: Iterable[Any]) -> dict[str, Any]:
                 block = view[start : start + _BLOCK]
                 total = zlib.crc32(block, total)
                 size += len(block)
-                while block:  # a single write may take less than it was given
+                while block:  # a single write may write less than all of it
                     block = block[os.write(file.fileno(), block) :]
         os.fsync(file.fileno())
     return {"bytes": size, "crc32": f"{total:08x}"}
 
 
 class SafetensorsFile:
-    """A file of tensors, mapped into memory: what is not looked at is not read."""
+    """A memory-mapped file of tensors: only what is accessed is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             with open(path, "rb") as file:
-                # A private copy: torch wants memory that it may write, the file stays as it is.
+                # Copy on write: torch needs writable memory, and the file must not change.
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (OSError, ValueError) as error:
             raise BrokenCheckpoint(f"{path} cannot be read: {error}.") from None
@@ -127,18 +127,14 @@ class SafetensorsFile:
             self._entries: dict[str, Any] = json.loads(self._map[8 : self._begin])
             self._entries.pop("__metadata__", None)
         except (ValueError, AttributeError):
-            raise BrokenCheckpoint(f"{path} is no safetensors file.") from None
-
-    def names(self) -> list[str]:
-        """The tensors in it."""
-        return [*self._entries]
+            raise BrokenCheckpoint(f"{path} is not a safetensors file.") from None
 
     def tensor(self, name: str, dtype: str, shape: Sequence[int]) -> Tensor:
-        """One tensor, in place; BrokenCheckpoint when the file has another one there."""
+        """Return one tensor, mapped; BrokenCheckpoint if the file has another type or shape for it."""
         entry = TensorEntry(name, dtype, tuple(shape))
         found = self._entries.get(name, {})
         begin, end = found.get("data_offsets", (0, -1))
-        wanted = {**entry.described(), "data_offsets": [begin, end]}
+        wanted = {**entry.header_entry(), "data_offsets": [begin, end]}
         if found != wanted or end - begin != entry.size or self._begin + end > len(self._map):
             raise BrokenCheckpoint(f"{self.path} does not hold '{name}' as {dtype} {[*shape]}.")
         if not entry.size:

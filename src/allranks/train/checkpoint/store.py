@@ -1,7 +1,7 @@
-"""The folder of one training's checkpoints: who may write, what is published, what is kept.
+"""The checkpoint folder of one training: ownership, publishing, retention, quarantine.
 
-A checkpoint is made in a hidden ``.part`` folder and published by one rename, so that a reader sees all
-of it or nothing. Only the newest start may publish: ``owner.json`` names it.
+A checkpoint is written to a hidden ``.part`` folder and published by one rename, so that a reader sees all
+of it or nothing. Only the latest attempt may publish: ``owner.json`` names it. Does not import torch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from allranks.errors import AllranksError
 from allranks.runs.atomic_files import now, parse_stamp, read_json, write_text
 from allranks.train.checkpoint.durable_io import (
     UnreadableCheckpoint,
-    clear_away,
-    move_link,
     read_with_retries,
     remove_folder,
+    remove_leftover,
+    replace_link,
     sync_folder,
     write_durable,
 )
@@ -42,19 +42,19 @@ EARLIER = "earlier"
 
 
 class OwnershipLost(AllranksError):
-    """A later start of the same run owns the folder: this one must not publish any more."""
+    """A later attempt of the same run owns the folder: this one must not publish any more."""
 
 
 class CheckpointStore:
-    """The checkpoints of one ``fit``; rank 0 alone calls what changes it."""
+    """The checkpoints of one ``fit``; only rank 0 calls the methods that change it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
 
     def take_over(self, about: Mapping[str, Any]) -> str:
-        """Become the one that may publish, and clear what earlier starts left half done.
+        """Become the owner, which may publish, and remove unfinished checkpoints of earlier attempts.
 
-        Once it returns, no earlier start can publish: its folder under way is gone.
+        Once it returns, no earlier attempt can publish: the folder that it writes to is gone.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         token = uuid.uuid4().hex[:12]
@@ -64,40 +64,40 @@ class CheckpointStore:
             if path.name.startswith(".step-") and path.name.endswith(".part"):
                 remove_folder(path)
             else:
-                clear_away(path)
+                remove_leftover(path)
         names = self._names()
         if names and not (self.folder / LATEST).exists():  # killed between the rename and the link
-            move_link(self.folder / LATEST, names[0])
+            replace_link(self.folder / LATEST, names[0])
         return token
 
     def is_owned_by(self, token: str) -> bool:
-        """Whether the start with this token is still the newest."""
+        """Return whether the attempt with this token still owns the folder."""
         return self.owner().get("token") == token
 
     def owner(self) -> dict[str, Any]:
-        """Who may publish: token, host, pid, time and what it told of itself."""
+        """Return the content of ``owner.json``: token, host, pid, time and what `take_over` was given."""
         return read_json(self.folder / "owner.json")
 
     def ownership_error(self, part: Path) -> OwnershipLost:
-        """Why a start that is not the newest cannot save."""
+        """Return the error for an attempt that no longer owns the folder."""
         owner, step = self.owner(), part.name.split(".")[1]
         if "host" not in owner:
-            return OwnershipLost(f"{step} is not saved: {self.folder / 'owner.json'} is gone.")
+            return OwnershipLost(f"{step} is not saved: {self.folder / 'owner.json'} is missing.")
         return OwnershipLost(
-            f"{step} is not saved: another start of this run owns {self.folder} "
+            f"{step} is not saved: another attempt of this run owns {self.folder} "
             f"(host {owner['host']}, process {owner['pid']})."
         )
 
     def stage(self, step: int, token: str) -> Path:
-        """An empty folder for a checkpoint under way."""
-        # A name of its own each time: a straggler of a save given up must not write into the next.
+        """Create an empty folder for a new checkpoint."""
+        # The name is unique: a slow rank of a cancelled save must not write into the next one.
         part = self.folder / f".step-{step:08d}.{token}-{uuid.uuid4().hex[:6]}.part"
         part.mkdir(parents=True)
         return part
 
     def discard(self, part: Path) -> None:
-        """Remove a checkpoint that did not come about."""
-        with suppress(OSError):  # a disk that refuses everything: the next start clears it
+        """Remove an unfinished checkpoint."""
+        with suppress(OSError):  # on a failing disk it stays until the next start
             remove_folder(part)
 
     def publish(
@@ -108,12 +108,12 @@ class CheckpointStore:
         links: Iterable[str] = (),
         warn: Callable[[str], None] = print,
     ) -> Path:
-        """Make a complete folder the newest checkpoint; its files are on the disk already.
+        """Publish a complete folder, whose files are already on disk, as the newest checkpoint.
 
-        It is published by the rename: what fails after it is told by `warn` and takes nothing back.
+        The rename publishes it: later failures are passed to ``warn`` and do not undo it.
         """
         if problem := manifest.contradiction():
-            raise BrokenCheckpoint(f"The ranks' parts do not make a whole: {problem}.")
+            raise BrokenCheckpoint(f"The parts of the ranks are not complete: {problem}.")
         write_durable(part / NAME, manifest.to_json())
         sync_folder(part)
         if not self.is_owned_by(token):
@@ -123,16 +123,16 @@ class CheckpointStore:
         try:
             sync_folder(self.folder)
             for name in names:
-                move_link(self.folder / name, path.name)
+                replace_link(self.folder / name, path.name)
             sync_folder(self.folder)
         except OSError as error:
             warn(
-                f"{path} is saved, but not all of its names ({', '.join(names)}) are set: {error.strerror}."
+                f"{path} is saved, but not all of its links ({', '.join(names)}) are set: {error.strerror}."
             )
         return path
 
     def _rename(self, part: Path, step: int) -> Path:
-        """To the name of the step, numbered above every other save of it."""
+        """Rename the folder to its step, with a number if that step was saved before."""
         taken = [copy for at, copy in map(parse_step_folder, self._names()) if at == step]
         copy = max(taken, default=0) + 1
         path = self.folder / (f"step-{step:08d}" + (f"-{copy}" if copy > 1 else ""))
@@ -140,7 +140,7 @@ class CheckpointStore:
         return path
 
     def _names(self) -> list[str]:
-        """The published folders, newest first."""
+        """Return the names of the published folders, newest first."""
         try:
             found = read_with_retries(lambda: _folders_in(self.folder))
         except FileNotFoundError:
@@ -156,38 +156,38 @@ class CheckpointStore:
         )
 
     def list_saved(self) -> list[SavedCheckpoint]:
-        """Every published checkpoint, newest first: by step, then by the save of it."""
+        """Return every published checkpoint, newest first: by step, then by copy."""
         return [read_saved(self.folder / name) for name in self._names()]
 
     def links(self) -> dict[str, str]:
-        """Name → the folder it points at: ``latest``, ``best`` and those of the user."""
+        """Return the links and the folders they point at: ``latest``, ``best`` and those of the user."""
         found = sorted(
             path for path in self.folder.glob("*") if path.is_symlink() and path.name[0] != "."
         )
         return {path.name: path.readlink().name for path in found}
 
     def prune(self, keep: int, keep_every: float | None) -> list[str]:
-        """Delete what nobody wants any more; the names of what went.
+        """Delete old checkpoints and return their names.
 
-        What stays: the newest ``keep`` steps, what a link names, and one per ``keep_every`` seconds.
-        Of two saves of one step the later stays. Broken ones are not counted and not touched. An OSError
-        when some could not be removed.
+        Kept are the newest ``keep`` steps, the targets of links, and one per ``keep_every`` seconds. Of two
+        saves of one step the later is kept. Broken ones are neither counted nor deleted. Raise OSError if
+        some could not be removed.
         """
-        sound = [saved for saved in self.list_saved() if saved.manifest]
-        wanted = kept(sound, keep, keep_every) | {*self.links().values()}
-        unwanted = [saved.path for saved in sound if saved.path.name not in wanted]
+        complete = [saved for saved in self.list_saved() if saved.manifest]
+        wanted = select_retained(complete, keep, keep_every) | {*self.links().values()}
+        unwanted = [saved.path for saved in complete if saved.path.name not in wanted]
         failed: list[OSError] = []
         for path in unwanted:
             try:
                 remove_folder(path)
-            except OSError as error:  # the others can go
+            except OSError as error:  # the others can still be removed
                 failed.append(error)
         if failed:
             raise failed[0]
         return [path.name for path in unwanted]
 
     def set_aside(self) -> Path | None:
-        """Move all checkpoints out of the way of a training that starts anew; None when there are none."""
+        """Move all checkpoints to a folder ``earlier`` before a new training; None if there are none."""
         names = self._names()
         if not names:
             return None
@@ -204,7 +204,7 @@ class CheckpointStore:
         return aside
 
     def quarantine(self, path: Path, reason: str) -> Path:
-        """Move a broken checkpoint out of the way, with a note; links to it go to the newest left."""
+        """Move a broken checkpoint to ``quarantine`` with a note; ``latest`` then links to the newest left."""
         aside = self.folder / QUARANTINE
         aside.mkdir(exist_ok=True)
         target = aside / path.name
@@ -214,26 +214,26 @@ class CheckpointStore:
             target = aside / f"{path.name}.{number}"
         path.rename(target)
         write_text(target.with_name(f"{target.name}.txt"), f"{now()}\n{reason.strip()}\n")
-        self._mend_links(path.name)
+        self._fix_links(path.name)
         return target
 
-    def _mend_links(self, lost: str) -> None:
+    def _fix_links(self, lost: str) -> None:
         names = self._names()
         for link, target in self.links().items():
             if target != lost:
                 continue
             if link == LATEST and names:
-                move_link(self.folder / link, names[0])
+                replace_link(self.folder / link, names[0])
             else:
                 (self.folder / link).unlink()
 
     def list_quarantined(self) -> list[tuple[Path, str]]:
-        """The broken ones that were set aside, and why."""
+        """Return the quarantined checkpoints and the reasons."""
         found = sorted(path for path in (self.folder / QUARANTINE).glob("step-*") if path.is_dir())
         return [(path, _note(path)) for path in found]
 
     def free_bytes(self) -> int:
-        """Bytes that may still be written here."""
+        """Return the free bytes of the file system."""
         return shutil.disk_usage(self.folder).free
 
 
@@ -249,8 +249,10 @@ def _note(path: Path) -> str:
         return ""
 
 
-def kept(newest_first: Sequence[SavedCheckpoint], keep: int, keep_every: float | None) -> set[str]:
-    """The folders of the newest ``keep`` steps and of one per ``keep_every`` seconds.
+def select_retained(
+    newest_first: Sequence[SavedCheckpoint], keep: int, keep_every: float | None
+) -> set[str]:
+    """Return the folders of the newest ``keep`` steps and of one per ``keep_every`` seconds.
 
     Of two saves of one step the later counts.
     """
@@ -263,7 +265,7 @@ def kept(newest_first: Sequence[SavedCheckpoint], keep: int, keep_every: float |
 
 
 def _spaced(newest_first: Sequence[SavedCheckpoint], seconds: float) -> set[str]:
-    """From the oldest on, the next that is ``seconds`` later than the one before."""
+    """Return, from the oldest on, the next that is ``seconds`` later than the one before."""
     found: set[str] = set()
     last: float | None = None
     for saved in reversed(newest_first):

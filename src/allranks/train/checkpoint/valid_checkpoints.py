@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from: the newest that is sound. Needs no torch."""
+"""Verify checkpoints and find the newest valid one to resume from. Does not import torch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _BLOCK = 16 << 20
 def find_problems(
     path: Path, names: Sequence[str] | None = None, *, sizes_only: bool = False
 ) -> list[str]:
-    """What is wrong with a step folder, in sentences; empty when nothing is.
+    """Return the problems of a step folder as sentences; empty if it is valid.
 
-    A sentence is a `ReadProblem` when the file system is at fault, and the checkpoint may be sound.
+    A sentence is a `ReadProblem` if the file system fails and the checkpoint itself may be valid.
 
-    ``names`` are the files to look at, all by default: ranks share them out to read a large checkpoint.
+    ``names`` are the files to verify, all by default: ranks divide those of a large checkpoint.
     """
     saved = read_saved(path)
     if saved.manifest is None:
@@ -44,7 +44,7 @@ def find_problems(
         if problem := _problem(path / name, files[name], sizes_only):
             found.append(problem)
         if isinstance(problem, ReadProblem):
-            break  # the others would take as long to fail
+            break  # the other files would take as long to fail
     return found
 
 
@@ -63,7 +63,7 @@ def _problem(path: Path, wanted: Any, sizes_only: bool) -> str:
 
 
 def checksum(path: Path) -> str:
-    """CRC-32 of a file. It finds accidents, at the speed of the disk; it is no signature."""
+    """Return the CRC-32 of a file: it detects corruption at disk speed, but is not a signature."""
     total = 0
     with open(path, "rb", buffering=0) as file:
         block = bytearray(_BLOCK)
@@ -74,31 +74,31 @@ def checksum(path: Path) -> str:
 
 
 Check = Callable[[Path], Sequence[str]]
-"""Gives what is wrong with a step folder: `verify.problems`, or the same shared out over ranks."""
+"""Returns the problems of a step folder: `find_problems`, or the same divided over ranks."""
 Say = Callable[[str], None]
 
 
 def find_newest_valid(store: CheckpointStore, check: Check, say: Say) -> SavedCheckpoint | None:
-    """The newest sound checkpoint of a training that owns its folder; None when there is none.
+    """Return the newest valid checkpoint in a training's own folder; None when there is none.
 
-    Broken ones are moved to ``quarantine/`` with a note, so that they are met once. Where all are broken
-    nothing is moved and it is an error: what days of training left must not be given up in silence.
+    Broken ones are moved to ``quarantine/`` with a note. If all are broken nothing is moved and it is an
+    error: days of training must not be discarded silently.
     """
     broken: list[tuple[SavedCheckpoint, str]] = []
     for saved in store.list_saved():
         if not (found := _problems(saved, check)):
             for each, reason in broken:
                 said = f"Checkpoint {each.path.name} is broken: {reason}"
-                say(f"{said} {_aside(store, each, reason)}")
+                say(f"{said} {_quarantine(store, each, reason)}")
             return saved
         broken.append((saved, " ".join(found)))
     if broken:
-        raise _none_sound(store, broken)
+        raise _none_valid(store, broken)
     return None
 
 
 def _problems(saved: SavedCheckpoint, check: Check) -> Sequence[str]:
-    """What is wrong with it; an error when that cannot be told, or is no matter of this version."""
+    """Return the problems of a checkpoint; raise if it cannot be read or needs a newer version."""
     if saved.newer:
         raise NewerCheckpoint(saved.problem)
     if saved.manifest is None and not saved.unreadable:
@@ -108,90 +108,90 @@ def _problems(saved: SavedCheckpoint, check: Check) -> Sequence[str]:
         if isinstance(text, ReadProblem):
             raise UnreadableCheckpoint(
                 f"The checkpoint {saved.path} cannot be read now, and nothing was changed: {text}\n"
-                "Start again when the file system answers. To go on from the checkpoint before it: "
+                "Start again when the file system responds, or resume from the checkpoint before it: "
                 f"mv {saved.path} {saved.path.parent.parent}"
             )
     return found
 
 
-def _none_sound(
+def _none_valid(
     store: CheckpointStore, broken: Sequence[tuple[SavedCheckpoint, str]]
 ) -> UsageError:
     lines = "".join(f"\n  {saved.path.name}: {reason}" for saved, reason in broken[:6])
-    what = f"none of the {len(broken)} is sound" if len(broken) > 1 else "the only one is broken"
+    what = f"none of the {len(broken)} is valid" if len(broken) > 1 else "the only one is broken"
     return UsageError(
-        f"There are checkpoints in {store.folder}, and {what}:{lines}\n"
-        "To begin anew, which moves them aside: TrainConfig(resume=False)."
+        f"There are checkpoints in {store.folder}, but {what}:{lines}\n"
+        "To start over and move them aside: TrainConfig(resume=False)."
     )
 
 
-def _aside(store: CheckpointStore, saved: SavedCheckpoint, reason: str) -> str:
+def _quarantine(store: CheckpointStore, saved: SavedCheckpoint, reason: str) -> str:
     try:
         kept = store.quarantine(saved.path, reason)
     except OSError as error:
-        return f"It is passed over; it could not be moved aside: {error.strerror}."
-    return f"It was moved to {kept}; the one before it is used."
+        return f"It is skipped, but could not be moved aside: {error.strerror}."
+    return f"It was moved to {kept}; the previous one is used."
 
 
-def resolve(resume: str, check: Check = find_problems, say: Say = print) -> Path:
-    """The step folder that ``resume="PATH"`` means: itself, a link, a checkpoints or a run folder.
+def resolve_resume_path(resume: str, check: Check = find_problems, say: Say = print) -> Path:
+    """Return the step folder for ``resume="PATH"``: itself, a link, a checkpoints or a run folder.
 
-    Of several the newest sound one. Nothing is moved: the folder may be another run's.
+    Of several it is the newest valid one. Nothing is moved: the folder may be another run's.
     """
     path = Path(resume).expanduser()
     if path.is_file():
-        raise _a_file(path)
+        raise _file_error(path)
     if not path.is_dir():
         raise UsageError(f"resume='{resume}': there is no such folder.{_nearby(path)}")
     if (path / NAME).exists() or path.resolve().name.startswith("step-"):
-        return _one(path.resolve(), check)
+        return _check_one(path.resolve(), check)
     for folder in (path / "checkpoints", path):
         if found := CheckpointStore(folder).list_saved():
-            return _first_sound(found, check, say)
+            return _first_valid(found, check, say)
     raise UsageError(
         f"resume='{resume}': there is no checkpoint.\n"
-        "Name a run folder, its checkpoints folder, or one of the step folders in it."
+        "Give a run folder, its checkpoints folder, or one of the step folders in it."
     )
 
 
-def _one(path: Path, check: Check) -> Path:
+def _check_one(path: Path, check: Check) -> Path:
     if found := _problems(read_saved(path), check):
         raise BrokenCheckpoint(
             f"The checkpoint {path} is broken: {' '.join(found)}\n"
-            f"Name another, or the folder above it for the newest sound one: {path.parent}"
+            f"Use another one, or the folder above it for the newest valid one: {path.parent}"
         )
     return path
 
 
-def _first_sound(candidates: Sequence[SavedCheckpoint], check: Check, say: Say) -> Path:
+def _first_valid(candidates: Sequence[SavedCheckpoint], check: Check, say: Say) -> Path:
     for saved in candidates:
         if not (found := _problems(saved, check)):
             return saved.path
-        say(f"Checkpoint {saved.path} is broken and passed over: {' '.join(found)}")
+        say(f"Checkpoint {saved.path} is broken and skipped: {' '.join(found)}")
     raise BrokenCheckpoint(
         f"All {len(candidates)} checkpoints of {candidates[0].path.parent} are broken."
     )
 
 
 def _nearby(path: Path) -> str:
-    """What there is instead, when the folder above is one of checkpoints."""
+    """List the checkpoints of the folder above, if it has any."""
     found = [saved.path.name for saved in CheckpointStore(path.parent).list_saved()]
     return f"\nThere are: {', '.join(found[:6])}{' …' if len(found) > 6 else ''}" if found else ""
 
 
-def _a_file(path: Path) -> UsageError:
-    """Files of weights are not resumed from: they know no optimizer, no step, no position in the data."""
-    first = f"resume='{path}' is a file; a training is resumed from a folder, such as runs/NAME."
+def _file_error(path: Path) -> UsageError:
+    """Explain why a file of weights cannot be resumed: it has no optimizer, step or data position."""
+    first = f"resume='{path}' is a file; training resumes from a folder, such as runs/NAME."
     if path.suffix == ".safetensors":
         return UsageError(
-            f"{first}\nTo begin with the weights in it: "
+            f"{first}\nTo start from its weights: "
             f'model.load_state_dict(safetensors.torch.load_file("{path}"))'
         )
     return UsageError(
-        f"{first}\nTo begin with plain weights: "
+        f"{first}\nTo start from plain weights: "
         f'model.load_state_dict(torch.load("{path}", weights_only=True))\n'
-        "If that is refused, the file is a pickle that runs code when it is loaded. Convert it once, "
-        "where you trust it:\n"
+        "If that fails, the file is a pickle that runs code when it is loaded. Convert it once, if you "
+        "trust it:\n"
         f'  python -c \'import torch; saved = torch.load("{path}", weights_only=False); '
         'torch.save(saved["state_dict"], "weights.pt")\''
     )

@@ -1,4 +1,4 @@
-"""The model's plain weights out of a checkpoint, for every other tool: under the user's own names."""
+"""Export the model's weights from a checkpoint to one file, under the names of the user's model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from allranks.train.checkpoint.durable_io import sync_folder
 from allranks.train.checkpoint.safetensors_file import (
     DTYPES,
     TensorEntry,
-    bits,
+    byte_view,
     dtype_name,
     header,
     lay_out,
@@ -37,11 +37,10 @@ def export_weights(
     average: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Path:
-    """Write the weights of a step folder to one file; it appears when it is complete.
+    """Write the weights of a step folder to one file, atomically.
 
-    ``average``: the averaged weights, where the training kept some. ``dtype``: what floating-point
-    weights are converted to. Tied weights are written once each in a safetensors file, which knows no
-    sharing, and stay tied in one of torch.
+    ``average``: export the averaged weights (EMA). ``dtype``: convert floating-point weights. Tied weights
+    stay tied in a torch file; a safetensors file, which cannot express that, gets a copy of each.
     """
     reader, out = CheckpointReader(path), Path(out)
     if out.is_dir():
@@ -62,7 +61,7 @@ def export_weights(
 
 
 class _Weights:
-    """The model's tensors by the user's names, each read when it is its turn."""
+    """The model's tensors by the user's names, each read on access."""
 
     def __init__(self, reader: CheckpointReader, average: bool, dtype: torch.dtype | None) -> None:
         self._reader, self._dtype = reader, dtype
@@ -74,19 +73,19 @@ class _Weights:
             averaged = _sources(reader, state, "average")
             if not averaged:
                 raise UsageError(
-                    f"{reader.path} holds no averaged weights: the training kept none.\n"
-                    "Export the weights themselves: leave --average out."
+                    f"{reader.path} holds no averaged weights: the training ran without ema.\n"
+                    "Export the weights themselves: leave out --average."
                 )
-            found = self._averaged(found, averaged)
+            found = self._use_average(found, averaged)
         self._found = found
 
-    def _averaged(self, model: _Sources, averaged: _Sources) -> _Sources:
-        """Buffers have no average; a tied weight has that of the one it is tied to."""
+    def _use_average(self, model: _Sources, averaged: _Sources) -> _Sources:
+        """Use the average where there is one: not for buffers, and once for tied weights."""
         of = {self._holder(n, model[n]): averaged[n] for n in averaged if n in model}
         return {n: of.get(self._holder(n, source), source) for n, source in model.items()}
 
     def entries(self) -> list[TensorEntry]:
-        """Name, type and shape of each, without reading it."""
+        """Return the name, type and shape of each tensor, without reading it."""
         return [self._entry(name, source) for name, source in self._found.items()]
 
     def _entry(self, name: str, source: str | Tensor) -> TensorEntry:
@@ -102,7 +101,7 @@ class _Weights:
         return value.to(self._target(value.dtype))
 
     def whole(self) -> dict[str, Tensor]:
-        """All of them; tied ones are the same tensor."""
+        """Return all tensors; tied ones are the same object."""
         made: dict[str, Tensor] = {}
         for name, source in self._found.items():
             if self._holder(name, source) not in made:
@@ -119,13 +118,13 @@ class _Weights:
 
 
 def _sources(reader: CheckpointReader, state: Any, part: str) -> _Sources:
-    """Where the weights of a part are. Single numbers lie in the state, by themselves."""
+    """Find the weights of a part; scalars are stored in the state itself."""
     keys = [key for key in reader.manifest.tensors if key.startswith(f"{part}.")]
     found: _Sources = {key[len(part) + 1 :]: key for key in keys}
     tree = state.get(part) if isinstance(state, Mapping) else None
     if not isinstance(tree, Mapping):
         return found
-    # What modules keep beside their tensors is no weight, though tensors may be in it.
+    # The extra state of modules is not a weight, although it may contain tensors.
     numbers = {name: each for name, each in tree.items() if isinstance(each, Tensor)}
     found |= numbers
     return {name: found[name] for name in tree if name in found}
@@ -136,7 +135,7 @@ def _as_safetensors(weights: _Weights, path: Path) -> None:
     for entry in entries:
         if entry.dtype in _PAIRS:
             raise UsageError(
-                f"'{entry.name}' is {DTYPES[entry.dtype]}, which safetensors does not know.\n"
+                f"'{entry.name}' is {DTYPES[entry.dtype]}, which safetensors does not support.\n"
                 "Export it for torch: --format torch"
             )
     placed = lay_out(entries)
@@ -144,7 +143,7 @@ def _as_safetensors(weights: _Weights, path: Path) -> None:
     def parts() -> Iterator[Any]:
         yield header(placed, {"format": "pt"})
         for entry in placed:
-            yield bits(weights[entry.name]).numpy()
+            yield byte_view(weights[entry.name]).numpy()
 
     write_file(path, parts())
 

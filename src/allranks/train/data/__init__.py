@@ -1,4 +1,4 @@
-"""Any DataLoader → each sample once over all ranks, on the device, with proof. Imports torch."""
+"""Make any DataLoader distributed: each sample once per epoch over all ranks, on the device, audited."""
 
 from allranks.train.data.audit import AuditReport
 from allranks.train.data.base import BatchWeight, DistributedLoader, LoaderOptions

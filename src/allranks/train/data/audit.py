@@ -1,4 +1,4 @@
-"""The coverage audit: what each rank handed out, compared over ranks.
+"""Audit the first epoch: compare the samples of all ranks, by index or, for streams, by content.
 
 The comparisons are pure functions of the ranks' reports, so that all ranks reach the same verdict.
 """
@@ -14,41 +14,45 @@ import numpy as np
 
 from allranks.train.data.digest import Array, Digest, Words, digest, fingerprints
 
+_SAMPLES = 1 << 16
+_SECONDS = 1.0
+_GATHERED = 1 << 18  # fingerprints that all ranks together send
+
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The verdict of the first epoch."""
+    """The result of auditing the first epoch."""
 
     ok: bool
     message: str
 
 
 class RankReport(NamedTuple):
-    """What one rank handed out of an indexed dataset."""
+    """The samples that one rank yielded from a map-style dataset."""
 
     rank: int
     batches: int
     given: Digest
-    """Indices that this rank handed out and that count."""
+    """Indices that this rank yielded and that count."""
     expected: Digest
-    """Indices of the same global batches, as this rank knows them."""
+    """Indices of the same global batches, as this rank computed them."""
 
 
 @dataclass
 class AuditLog:
-    """Every index this rank handed out, written down as the batch leaves the feed."""
+    """Every index that this rank yielded."""
 
     limit: int | None = None
-    """Stop writing after so many indices: a sampler without end must not fill the memory."""
+    """Most indices to record: an endless sampler must not fill the memory."""
     batches: int = 0
     before: Array | None = None
-    """On one rank: indices that were handed out before a resumption."""
+    """On one rank: indices that were yielded before the checkpoint that was resumed."""
     _given: list[Array] = field(default_factory=list)
     _whole: list[Array] = field(default_factory=list)
     _seen: int = 0
 
     def add(self, mine: Array, whole: Array, counts: bool) -> None:
-        """One batch: the indices of this rank, those of the global batch, and whether it counts."""
+        """Record a batch: the indices of this rank, those of the global batch, and whether it counts."""
         if self.limit is not None and self._seen >= self.limit:
             return
         self.batches += 1
@@ -58,14 +62,14 @@ class AuditLog:
             self._given.append(mine)
 
     def report(self, rank: int, range_of: int | None) -> RankReport:
-        """For `compare`. ``range_of`` n: the epoch was whole and must be exactly 0 … n-1."""
+        """Return the report for `compare`. ``range_of`` n: the whole epoch must be exactly 0 … n-1."""
         whole = self._whole if range_of is None else [np.arange(range_of)]
         given = self._given if self.before is None else [self.before, *self._given]
         return RankReport(rank, self.batches, digest(given), digest(whole))
 
 
 def compare(reports: Sequence[RankReport]) -> AuditReport:
-    """Whether the ranks together handed out each expected index once; if not, the mistake."""
+    """Check that the ranks together yielded each expected index once."""
     for verdict in (_orders(reports), _batches(reports), _same(reports), _coverage(reports)):
         if verdict:
             return AuditReport(False, verdict)
@@ -80,7 +84,7 @@ def _orders(reports: Sequence[RankReport]) -> str:
         return ""
     return (
         f"{ranks_text(odd)} had another order of the samples than rank 0, so some samples are seen "
-        "twice and others never. The sampler must draw the same indices on every rank."
+        "twice and others never. The sampler must return the same indices on every rank."
     )
 
 
@@ -99,10 +103,10 @@ def _same(reports: Sequence[RankReport]) -> str:
         if report.given.length:
             groups.setdefault(report.given, []).append(report.rank)
     twins = next((ranks for ranks in groups.values() if len(ranks) > 1), None)
-    # A single index drawn by several ranks is a sampler with replacement, and meant.
+    # Equal indices on several ranks are intended where a sampler draws with replacement.
     if twins is None or _together(reports) == reports[0].expected:
         return ""
-    return f"{ranks_text(twins)} were given the same samples: every sample must go to one rank."
+    return f"{ranks_text(twins)} got the same samples: each sample must go to one rank only."
 
 
 def _together(reports: Sequence[RankReport]) -> Digest:
@@ -122,12 +126,12 @@ def _coverage(reports: Sequence[RankReport]) -> str:
         return f"{missing} of {expected.length} samples were never seen by any rank."
     if found.length > expected.length:
         twice = found.length - expected.length
-        return f"{twice} samples were seen twice: {found.length} handed out of {expected.length}."
-    return f"Of {expected.length} samples some were seen twice and as many never."
+        return f"{twice} samples were seen twice: {found.length} were yielded, {expected.length} exist."
+    return f"Of {expected.length} samples, some were seen twice and the same number never."
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """ "Rank 3", "Ranks 0 and 1", "Ranks 0, 1, 2 and 5 more"."""
+    """Return "Rank 3", "Ranks 0 and 1" or "Ranks 0, 1, 2 and 5 more"."""
     if len(ranks) == 1:
         return f"Rank {ranks[0]}"
     shown = [str(rank) for rank in ranks]
@@ -136,30 +140,25 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"Ranks {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-_SAMPLES = 1 << 16
-_SECONDS = 1.0
-_GATHERED = 1 << 18  # fingerprints that all ranks together send
-
-
 class StreamReport(NamedTuple):
-    """What one rank read from its stream."""
+    """The samples that one rank read from its stream."""
 
     rank: int
     batches: int
     repeated: int
-    """Batches that only kept this rank in step: its stream had ended."""
+    """Batches repeated with weight 0 because the stream of this rank had ended."""
     samples: int
     """Samples with a fingerprint."""
     different: int
-    """How many of these are unlike each other."""
+    """Number of distinct fingerprints."""
     lowest: Words
-    """The smallest fingerprints: the same choice on every rank, whatever the order of reading."""
+    """The smallest fingerprints: the same selection on every rank, in whatever order they were read."""
     cut: bool
-    """Whether there were more."""
+    """Whether `lowest` leaves some out."""
 
 
 class StreamAuditLog:
-    """Fingerprints of the samples of the first epoch, bounded in number and in time."""
+    """Fingerprints of the samples of the first epoch, limited in number and in time."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -169,7 +168,7 @@ class StreamAuditLog:
         self._spent = 0.0
 
     def add(self, batch: Any, samples: int) -> None:
-        """One batch that this rank read."""
+        """Record a batch that this rank read."""
         self.batches += 1
         if self._samples >= _SAMPLES or self._spent >= _SECONDS:
             return
@@ -181,7 +180,7 @@ class StreamAuditLog:
         self._spent += time.perf_counter() - start
 
     def report(self, rank: int, size: int) -> StreamReport:
-        """For `compare_streams`."""
+        """Return the report for `compare_streams`."""
         words = np.concatenate(self._words) if self._words else np.zeros(0, np.uint64)
         unique = np.unique(words)
         keep = max(256, _GATHERED // size)
@@ -192,13 +191,13 @@ class StreamAuditLog:
 
 
 def compare_streams(reports: Sequence[StreamReport]) -> AuditReport:
-    """Whether ranks read the same samples, and whether some had fewer batches."""
+    """Check whether ranks read the same samples and whether some had fewer batches."""
     uneven = _uneven(reports)
     twins = _twins(reports)
     if twins:
         text = (
-            f"{ranks_text(twins)} read the same samples: the stream is not shared out. "
-            "Set shard_iterable=True, or share it in the dataset by rank and worker."
+            f"{ranks_text(twins)} read the same samples: the stream is not sharded. "
+            "Set shard_iterable=True, or shard it in the dataset by rank and worker."
         )
         return AuditReport(False, f"{text} {uneven}".strip())
     samples = sum(r.samples for r in reports)
@@ -220,7 +219,7 @@ def _uneven(reports: Sequence[StreamReport]) -> str:
 
 
 def _twins(reports: Sequence[StreamReport]) -> list[int]:
-    """Ranks that share more samples than the data repeats by itself."""
+    """Return the ranks that have more samples in common than the data itself repeats."""
     if len(reports) < 2:
         return []
     below = min((r.lowest[-1] for r in reports if r.cut), default=np.uint64(2**64 - 1))

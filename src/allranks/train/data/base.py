@@ -1,9 +1,9 @@
-"""What every feed is: an epoch of ``(batch, share)`` pairs, equal in number on all ranks."""
+"""`DistributedLoader`: an epoch of ``(batch, weight)`` pairs, equal in number on all ranks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,34 +19,34 @@ Pair = tuple[Any, "BatchWeight | None"]
 
 @dataclass(frozen=True, slots=True)
 class BatchWeight:
-    """How much a batch that is not full counts for."""
+    """The weight of a batch that is not full."""
 
     count: int
-    """Samples of this rank that count; 0 for a batch that only keeps the ranks in step."""
+    """Samples of this rank that count; 0 for a batch that is repeated to keep the ranks in step."""
     factor: float
     """Factor for this rank's mean loss, so that the mean over ranks is the mean over samples."""
     total: int
-    """Samples of the whole global batch, over all ranks."""
+    """Samples of the global batch, over all ranks."""
 
 
 @lru_cache(maxsize=4096)
 def weigh_batch(count: int, total: int, size: int) -> BatchWeight:
-    """The share of a rank with ``count`` of ``total`` samples; the same object for the same numbers."""
+    """Return the weight of a rank with ``count`` of ``total`` samples."""
     return BatchWeight(count, count * size / total if total else 0.0, total)
 
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How a loader is made distributed."""
+    """Options of `distribute_loader`."""
 
     seed: int = 0
-    """Decides the order of the samples and the random numbers of the workers."""
+    """Seed of the sample order and of the random numbers of the workers."""
     batch_size_is: str = "per_rank"
     """"per_rank", or "global": the loader's batch_size is divided among the ranks."""
     shard_iterable: str | bool = "auto"
-    """Deal a stream's batches out in turn: True, False, or "auto": when all ranks read the same."""
+    """Assign a stream's batches to the ranks in turn: True, False, or "auto": if all ranks read the same."""
     audit: bool = True
-    """Prove in the first epoch that every sample was handed out once."""
+    """Check in the first epoch that every sample was yielded once."""
     prefetch: int = 2
     """Batches copied to the GPU ahead of the step."""
     dtype: torch.dtype | None = None
@@ -67,7 +67,7 @@ class LoaderOptions:
 
 @dataclass(frozen=True)
 class RankLayout:
-    """Where a feed stands: which rank of how many, and the device its batches go to."""
+    """This rank, the number of ranks, and the device for the batches."""
 
     rank: int
     size: int
@@ -77,17 +77,17 @@ class RankLayout:
 class DistributedLoader(ABC):
     """One loader made distributed. Every rank gets the same number of batches in each epoch.
 
-    ``share`` is None when the batch is full on every rank, so that all weigh the same. Full is
-    ``batch_size`` samples or, where that is unknown, as many as the first batch had.
+    The weight of a batch is None when the batch is full on every rank. A full batch has ``batch_size``
+    samples or, where that is unknown, as many as the first batch.
     """
 
     def __init__(self, layout: RankLayout, options: LoaderOptions) -> None:
         self.layout = layout
         self.options = options
         self.notes: list[str] = []
-        """What was changed and why, one sentence each."""
+        """Changes to the loader and their reasons, one sentence each."""
         self.warnings: list[str] = []
-        """What is most likely a mistake, known before the first batch."""
+        """Likely mistakes that are known before the first batch."""
         self.batch_size: int | None = None
         """Samples per rank in a full batch; None when unknown."""
         self.global_batch: int | None = None
@@ -97,59 +97,51 @@ class DistributedLoader(ABC):
         self.batches: int | None = None
         """Batches in an epoch, equal on all ranks; None when unknown."""
         self.endless = False
-        """Whether an epoch has no end by itself."""
+        """Whether an epoch never ends."""
 
     def epoch(self, number: int, *, skip: int = 0) -> Iterator[Pair]:
-        """The batches of epoch ``number``, on the device, after the first ``skip`` of them."""
+        """Yield the batches of epoch ``number``, on the device, without the first ``skip``."""
         options, device = self.options, self.layout.device
         pairs = self._pairs(number, skip)
         return prefetch_to_device(pairs, device, options.dtype, options.prefetch)
 
     @abstractmethod
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
-        """The same, still on the host."""
+        """Yield the same batches on the host."""
 
     @abstractmethod
     def position(self, number: int, batches: int) -> dict[str, Any]:
-        """Where epoch ``number`` stands after so many batches: plain values, for `resume`."""
+        """Return the position in epoch ``number`` after so many batches, as plain values for `resume`."""
 
     @abstractmethod
     def resume(self, number: int, position: Mapping[str, Any]) -> None:
-        """Let the epoch go on there; ``epoch(number, skip=position["batches"])`` then does.
+        """Set the position from which ``epoch(number, skip=position["batches"])`` continues.
 
-        An error where it cannot go on with every sample seen exactly once.
+        Raise UsageError where it cannot continue with every sample seen exactly once.
         """
 
     def batches_of(self, number: int) -> int | None:
-        """Batches of epoch ``number``, those before a resumption included; None when unknown."""
+        """Return the batches of epoch ``number``, including those before a resume; None when unknown."""
         return self.batches
 
     def total_of(self, index: int) -> int | None:
-        """Samples of global batch ``index`` of an epoch over all ranks; None when unknown."""
+        """Return the samples of global batch ``index`` over all ranks; None when unknown."""
         return None
 
-    def totals(self, number: int) -> Sequence[int] | None:
-        """Samples of each global batch of epoch ``number``; None when unknown."""
-        if self.batches is None:
-            return None
-        found = [self.total_of(index) for index in range(self.batches)]
-        known = [total for total in found if total is not None]
-        return known if len(known) == len(found) else None
-
     def check(self) -> AuditReport | None:
-        """What the audit of the first epoch found. All ranks must call it; None without an audit."""
+        """Return the audit of the first epoch, None without one. Collective."""
         return None
 
     def close(self) -> None:
-        """End worker processes and let go of the data."""
+        """End worker processes and release the data."""
         return
 
 
 def check_unit(position: Mapping[str, Any], unit: str) -> None:
-    """An error when a position was counted in something else than this data is."""
+    """Raise UsageError if a position was counted in another unit than this data."""
     if position["unit"] != unit:
         raise UsageError(
-            f"The checkpoint stands in the middle of an epoch that was counted in {position['unit']}, "
-            f"and this data is counted in {unit}.\n"
-            "Give the same kind of data, or a checkpoint from the end of an epoch."
+            f"The checkpoint is from the middle of an epoch that was counted in {position['unit']}, "
+            f"but this data is counted in {unit}.\n"
+            "Use the same kind of data, or a checkpoint from the end of an epoch."
         )

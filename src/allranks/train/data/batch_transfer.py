@@ -1,4 +1,4 @@
-"""Batches of any shape: to a device, their tensors one by one, how many samples they hold."""
+"""Move batches of any structure to a device, list their tensors, count their samples."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ def to_device(
     dtype: torch.dtype | None = None,
     non_blocking: bool = False,
 ) -> Any:
-    """``batch`` on ``device``: tensors in dicts, lists, tuples, dataclasses and objects with ``to``.
+    """Move tensors in dicts, lists, tuples, dataclasses and objects with ``to`` to ``device``.
 
     ``dtype`` converts floating-point tensors only. An object with its own ``to`` is moved by it and
-    keeps its types, unless it is a mapping. Everything else is passed on as it is.
+    keeps its types, unless it is a mapping. Everything else is returned unchanged.
     """
     if isinstance(batch, torch.Tensor):
         kind = dtype if dtype is not None and batch.is_floating_point() else None
         return batch.to(device, kind, non_blocking=non_blocking)
-    return _rebuilt(batch, lambda value: to_device(value, device, dtype, non_blocking), device)
+    return _convert_values(
+        batch, lambda value: to_device(value, device, dtype, non_blocking), device
+    )
 
 
 def pin_batch(batch: Any) -> Any:
-    """``batch`` with its CPU tensors in page-locked memory, from which copies need not wait."""
+    """Copy the CPU tensors of a batch to page-locked memory, for asynchronous copies to a GPU."""
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory() if batch.device.type == "cpu" else batch
     if _moves_itself(batch):
         return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
-    return _rebuilt(batch, pin_batch, None)
+    return _convert_values(batch, pin_batch, None)
 
 
-def _rebuilt(batch: Any, change: Any, device: Any) -> Any:
-    """The same container with each value changed."""
+def _convert_values(batch: Any, change: Any, device: Any) -> Any:
+    """Return the same container with each value changed."""
     kind = type(batch)
     if kind is list:
         return [change(value) for value in batch]
@@ -50,12 +52,12 @@ def _rebuilt(batch: Any, change: Any, device: Any) -> Any:
     if batch is None or kind in (str, bytes, int, float, bool):
         return batch
     if device is not None and _moves_itself(batch):
-        return _moved(batch, change, device)
-    return _rebuilt_kind(batch, change)
+        return _move_by_method(batch, change, device)
+    return _convert_subclass(batch, change)
 
 
-def _rebuilt_kind(batch: Any, change: Any) -> Any:
-    """Subclasses of the containers, and dataclasses, made again without running their code."""
+def _convert_subclass(batch: Any, change: Any) -> Any:
+    """Copy subclasses of the containers, and dataclasses, without running their constructors."""
     if isinstance(batch, tuple):
         values = [change(value) for value in batch]
         return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
@@ -77,17 +79,17 @@ def _moves_itself(batch: Any) -> bool:
     return callable(getattr(batch, "to", None)) and not isinstance(batch, type)
 
 
-def _moved(batch: Any, change: Any, device: Any) -> Any:
+def _move_by_method(batch: Any, change: Any, device: Any) -> Any:
     try:
         made = batch.to(device, non_blocking=True)
     except TypeError:  # a `to` that takes a device and nothing more
         made = batch.to(device)
     made = batch if made is None else made
-    return _rebuilt_kind(made, change) if isinstance(made, MutableMapping) else made
+    return _convert_subclass(made, change) if isinstance(made, MutableMapping) else made
 
 
 def leaves(batch: Any) -> Iterator[Any]:
-    """The tensors and arrays of a batch, in order."""
+    """Yield the tensors and arrays of a batch, in order."""
     if isinstance(batch, torch.Tensor | np.ndarray):
         yield batch
     elif isinstance(batch, Mapping):
@@ -104,7 +106,7 @@ def leaves(batch: Any) -> Iterator[Any]:
 
 
 def count_samples(batch: Any) -> int:
-    """Samples in a batch: the first dimension of its first tensor; 1 where nothing tells."""
+    """Return the samples in a batch: the first dimension of its first tensor, or 1 without one."""
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     if type(first) is torch.Tensor and first.ndim:  # nearly all batches end here
         return int(first.shape[0])
@@ -120,9 +122,9 @@ def count_samples(batch: Any) -> int:
 def prefetch_to_device(
     pairs: Iterator[Any], device: torch.device, dtype: torch.dtype | None, depth: int
 ) -> Iterator[Any]:
-    """``(batch, share)`` pairs with the batch on ``device``, ``depth`` of them ahead on a GPU."""
+    """Yield ``(batch, weight)`` pairs with the batch on ``device``, copied ``depth`` ahead on a GPU."""
     if device.type == "cuda":
-        return _ahead(pairs, device, dtype, max(depth, 1))
+        return _copy_ahead(pairs, device, dtype, max(depth, 1))
     if device.type == "cpu" and dtype is None:
         return pairs
     return _move_each(pairs, device, dtype)
@@ -135,10 +137,10 @@ def _move_each(
         yield to_device(batch, device, dtype), weight
 
 
-def _ahead(
+def _copy_ahead(
     pairs: Iterator[Any], device: torch.device, dtype: torch.dtype | None, depth: int
 ) -> Iterator[Any]:
-    """Copies on a stream of their own, so that they run under the kernels of the step before."""
+    """Copy on a separate CUDA stream, so that copies overlap with the kernels of the previous step."""
     side = torch.cuda.Stream(device)
     waiting: deque[Any] = deque()
 
@@ -157,13 +159,13 @@ def _ahead(
         batch, weight, copied = waiting.popleft()
         current = torch.cuda.current_stream(device)
         current.wait_event(copied)
-        _used_by(batch, current)
+        _record_use(batch, current)
         fetch()
         yield batch, weight
 
 
-def _used_by(batch: Any, stream: Any) -> None:
-    """Keep the allocator from giving the memory away while the step still reads it."""
+def _record_use(batch: Any, stream: Any) -> None:
+    """Keep the allocator from reusing the memory while the step still reads it."""
     for leaf in leaves(batch):
         if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
             leaf.record_stream(stream)

@@ -10,16 +10,16 @@ from allranks.errors import UsageError
 from allranks.train.data.audit import AuditReport
 from allranks.train.data.base import DistributedLoader, LoaderOptions, Pair, RankLayout, check_unit
 
-_RESTART = 1_000_003  # added to the epoch for each restart, so that it has an order of its own
+_RESTART = 1_000_003  # added to the epoch for each restart, so that each has another order
 STEPS, LOADERS = "steps of several loaders", "the samples of several loaders"
-"""What positions are counted in."""
+"""Units of positions."""
 
 
 class DictLoader:
     """``{name: loader}`` as one loader of ``{name: batch}``.
 
-    The longest loader defines the epoch; shorter ones start again. A Trainer takes it apart and makes
-    each loader distributed by itself.
+    The longest loader defines the epoch; shorter ones start again. A Trainer makes each loader
+    distributed by itself.
     """
 
     def __init__(self, loaders: Mapping[str, Any]) -> None:
@@ -31,7 +31,7 @@ class DictLoader:
         return max(len(loader) for loader in self.loaders.values())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return cycled(
+        return cycle_loaders(
             {n: _again(loader) for n, loader in self.loaders.items()}, self.loaders.keys()
         )
 
@@ -43,8 +43,8 @@ def _again(loader: Any) -> Any:
     return opened
 
 
-def cycled(openers: Mapping[str, Any], defining: Any) -> Iterator[dict[str, Any]]:
-    """One item of each in every step, until each of the ``defining`` ones has been through once."""
+def cycle_loaders(openers: Mapping[str, Any], defining: Any) -> Iterator[dict[str, Any]]:
+    """Yield one item of each in every step, until each of the ``defining`` ones has ended once."""
     missing = set(defining)
     restarts = dict.fromkeys(openers, 0)
     running = {name: opener(0) for name, opener in openers.items()}
@@ -68,15 +68,15 @@ def cycled(openers: Mapping[str, Any], defining: Any) -> Iterator[dict[str, Any]
 _END = object()
 
 
-class _Stand(NamedTuple):
-    """Where one of the loaders is within an epoch."""
+class _Position(NamedTuple):
+    """The position of one of the loaders within an epoch."""
 
     restarts: int
     batches: int
 
 
 class DistributedDictLoader(DistributedLoader):
-    """A feed for each loader. The share of a step is that of the loader that defines the epoch."""
+    """A distributed loader for each loader; the one that defines the epoch gives the batch weight."""
 
     def __init__(
         self, loaders: dict[str, DistributedLoader], layout: RankLayout, options: LoaderOptions
@@ -93,7 +93,7 @@ class DistributedDictLoader(DistributedLoader):
         self._lead = max(self._defining, key=lambda name: loaders[name].batches or 0)
         lead = loaders[self._lead]
         self.batch_size, self.global_batch = lead.batch_size, lead.global_batch
-        self._resumed: tuple[int, int, dict[str, _Stand]] | None = None
+        self._resumed: tuple[int, int, dict[str, _Position]] | None = None
         self._counted = bool(finite) and all(loaders[name].batches is not None for name in finite)
         if self._counted:
             self.batches, self.samples = lead.batches, lead.samples
@@ -119,14 +119,15 @@ class DistributedDictLoader(DistributedLoader):
     def _pairs(self, number: int, skip: int) -> Iterator[Pair]:
         if not self._known:
             openers = {
-                name: _opener(loader, number, _Stand(0, 0)) for name, loader in self.loaders.items()
+                name: _opener(loader, number, _Position(0, 0))
+                for name, loader in self.loaders.items()
             }
-            yield from self._steps(islice(cycled(openers, self._defining), skip, None))
+            yield from self._steps(islice(cycle_loaders(openers, self._defining), skip, None))
             return
-        stands = {name: self._stand(name, number, skip) for name in self.loaders}
-        left = [name for name in self._defining if not stands[name].restarts]
-        openers = {name: _opener(self.loaders[name], number, stands[name]) for name in stands}
-        yield from self._steps(cycled(openers, left) if left else ())
+        positions = {name: self._position_of(name, number, skip) for name in self.loaders}
+        left = [name for name in self._defining if not positions[name].restarts]
+        openers = {name: _opener(self.loaders[name], number, positions[name]) for name in positions}
+        yield from self._steps(cycle_loaders(openers, left) if left else ())
 
     def _steps(self, steps: Any) -> Iterator[Pair]:
         for step in steps:
@@ -134,31 +135,33 @@ class DistributedDictLoader(DistributedLoader):
 
     @property
     def _known(self) -> bool:
-        """Whether every loader's place follows from the number of steps."""
+        """Whether every loader's position follows from the number of steps."""
         return all(loader.batches or loader.endless for loader in self.loaders.values())
 
-    def _stand(self, name: str, number: int, skip: int) -> _Stand:
-        """Where a loader is after ``skip`` steps: how often it was restarted, and its batches since."""
+    def _position_of(self, name: str, number: int, skip: int) -> _Position:
+        """Return the position of a loader after ``skip`` steps: restarts, and batches since the last."""
         base, (restarts, batches) = 0, (0, 0)
         if self._resumed is not None and self._resumed[0] == number:
             base, (restarts, batches) = self._resumed[1], self._resumed[2][name]
         batches += skip - base
         loader = self.loaders[name]
-        while (most := loader.batches_of(_again_at(number, restarts))) and batches >= most:
+        while (most := loader.batches_of(_restart_epoch(number, restarts))) and batches >= most:
             restarts, batches = restarts + 1, batches - most
-        return _Stand(restarts, batches)
+        return _Position(restarts, batches)
 
     def position(self, number: int, batches: int) -> dict[str, Any]:
         if not self._known:
             facts = {"size": self.layout.size, "global_batch": self.global_batch}
             return {"unit": STEPS, "batches": batches, **facts}
-        stands = {name: self._stand(name, number, batches) for name in self.loaders}
+        positions = {name: self._position_of(name, number, batches) for name in self.loaders}
         inside = {
             name: {
-                "restarts": stand.restarts,
-                **self.loaders[name].position(_again_at(number, stand.restarts), stand.batches),
+                "restarts": at_position.restarts,
+                **self.loaders[name].position(
+                    _restart_epoch(number, at_position.restarts), at_position.batches
+                ),
             }
-            for name, stand in stands.items()
+            for name, at_position in positions.items()
         }
         return {"unit": LOADERS, "batches": batches, "loaders": inside}
 
@@ -168,21 +171,21 @@ class DistributedDictLoader(DistributedLoader):
             now = {"size": self.layout.size, "global_batch": self.global_batch}
             if any(position[name] != value for name, value in now.items()):
                 raise UsageError(
-                    "The checkpoint stands in the middle of an epoch of several loaders, of which some "
-                    "have no length.\nUse as many ranks and batches as large as before, or a checkpoint "
-                    "from the end of an epoch."
+                    "The checkpoint is from the middle of an epoch of several loaders, some of them "
+                    "without a length.\nUse the same number of ranks and the same batch size as before, "
+                    "or a checkpoint from the end of an epoch."
                 )
             return
         inside = position["loaders"]
         if inside.keys() != self.loaders.keys():
             raise UsageError(
-                f"The checkpoint has the loaders {', '.join(inside)}, this training "
+                f"The checkpoint has the loaders {', '.join(inside)}, but this training has "
                 f"{', '.join(self.loaders)}."
             )
-        stands = {name: _Stand(at["restarts"], at["batches"]) for name, at in inside.items()}
-        self._resumed = (number, position["batches"], stands)
+        positions = {name: _Position(at["restarts"], at["batches"]) for name, at in inside.items()}
+        self._resumed = (number, position["batches"], positions)
         for name, at in inside.items():
-            self.loaders[name].resume(_again_at(number, at["restarts"]), at)
+            self.loaders[name].resume(_restart_epoch(number, at["restarts"]), at)
 
     def check(self) -> AuditReport | None:
         found = {name: loader.check() for name, loader in self.loaders.items()}
@@ -197,15 +200,15 @@ class DistributedDictLoader(DistributedLoader):
             loader.close()
 
 
-def _opener(loader: DistributedLoader, number: int, stand: _Stand) -> Any:
-    """Opens the feed as it stands, and from its beginning for each restart after that."""
+def _opener(loader: DistributedLoader, number: int, at_position: _Position) -> Any:
+    """Return a function that opens the loader at its position, and from its beginning on each restart."""
 
     def opened(restart: int) -> Iterator[Pair]:
-        epoch = _again_at(number, stand.restarts + restart)
-        return loader.epoch(epoch, skip=0 if restart else stand.batches)
+        epoch = _restart_epoch(number, at_position.restarts + restart)
+        return loader.epoch(epoch, skip=0 if restart else at_position.batches)
 
     return opened
 
 
-def _again_at(number: int, restarts: int) -> int:
+def _restart_epoch(number: int, restarts: int) -> int:
     return number + restarts * _RESTART

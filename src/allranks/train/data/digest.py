@@ -1,4 +1,4 @@
-"""Short proofs of long lists: 64-bit mixes of indices and of sample contents."""
+"""Digests to compare long lists of samples over ranks: 64-bit hashes of indices and of contents."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ else:
     Array = Words = Any
 
 _MASK = (1 << 64) - 1
-_BYTES = 4096  # read of one sample's tensor for its fingerprint, spread over the whole of it
+_BYTES = 4096  # of a sample's tensor that are read for its fingerprint, at regular intervals
 
 
 class Digest(NamedTuple):
-    """A set of indices with repetitions, whatever its order: equal sets have equal digests."""
+    """The digest of a multiset of indices, independent of their order."""
 
     length: int
     total: int
@@ -41,8 +41,8 @@ def mix(words: Words) -> Words:
     return mixed
 
 
-def mixed_seed(*parts: int) -> int:
-    """One seed from several numbers, such as (seed, epoch): near numbers give unlike seeds."""
+def mix_seed(*parts: int) -> int:
+    """Combine numbers such as (seed, epoch) to one seed; similar numbers give unrelated seeds."""
     word = 0
     for part in parts:  # as `mix`, for one word faster than arrays are
         word = ((word ^ (part & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
@@ -53,7 +53,7 @@ def mixed_seed(*parts: int) -> int:
 
 
 def index_array(indices: Sequence[Any] | Array) -> Array:
-    """Indices as an array that can be cut and digested; keys that are no integers stay objects."""
+    """Return indices as an array; keys that are not integers stay objects."""
     if isinstance(indices, np.ndarray):
         return indices
     if all(type(index) is int for index in indices):
@@ -78,7 +78,7 @@ def _word(index: Any) -> int:
 
 
 def digest(parts: Iterable[Array]) -> Digest:
-    """The digest of all indices in ``parts``, whatever their order."""
+    """Return the digest of all indices in ``parts``, independent of their order."""
     pieces = [_words(part) for part in parts if len(part)]
     if not pieces:
         return Digest(0, 0, 0)
@@ -88,14 +88,14 @@ def digest(parts: Iterable[Array]) -> Digest:
 
 
 def ordered_digest(indices: Array) -> Digest:
-    """As `digest`, but lists in another order differ."""
+    """Return a digest that depends on the order of the indices."""
     places = np.arange(len(indices), dtype=np.uint64)
     words = mix(_words(indices) + places)
     return Digest(len(words), int(words.sum(dtype=np.uint64)), 0)
 
 
 def fingerprints(batch: Any, samples: int) -> Words | None:
-    """One word per sample of a batch on the host; None when its tensors do not tell samples apart."""
+    """Return one 64-bit word per sample of a batch on the host; None without a dimension of samples."""
     result: Words | None = None
     for leaf in leaves(batch):
         if isinstance(leaf, torch.Tensor):
@@ -110,7 +110,7 @@ def fingerprints(batch: Any, samples: int) -> Words | None:
 
 
 def _row_words(rows: Any) -> Words:
-    """Each row's bytes in one word; long rows are read at evenly spaced places."""
+    """Hash each row to one word; long rows are sampled at regular intervals."""
     item = rows.element_size() if isinstance(rows, torch.Tensor) else rows.itemsize
     step = -(-rows.shape[1] * item // _BYTES) or 1
     rows = rows[:, ::step]
@@ -125,11 +125,11 @@ def _row_words(rows: Any) -> Words:
 
 
 def fingerprint(value: Any) -> int:
-    """One word for a whole batch or sample: all its tensors, and the text of anything else."""
+    """Return one word for a whole batch or sample: of its tensors, or of its repr without any."""
     word = 0
     for leaf in leaves(value):
         if isinstance(leaf, torch.Tensor):
             leaf = leaf.detach().cpu()
         row = leaf.reshape(1, -1)
-        word = mixed_seed(word, int(_row_words(row)[0]) if row.shape[1] else 1)
+        word = mix_seed(word, int(_row_words(row)[0]) if row.shape[1] else 1)
     return word if word else _word(repr(value)[:_BYTES])

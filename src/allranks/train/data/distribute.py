@@ -1,7 +1,7 @@
-"""``distribute_loader``: an ordinary loader becomes distributed, whatever it is.
+"""``distribute_loader``: make any loader distributed.
 
 map-style dataset, any sampler      MapStyleLoader, or TensorLoader for plain tensors
-map-style dataset, batch_sampler    MapStyleLoader; its batches are dealt out in turn
+map-style dataset, batch_sampler    MapStyleLoader; its batches go to the ranks in turn
 IterableDataset, batch_size=None    StreamLoader
 any iterable of batches             StreamLoader
 dict of loaders                     DistributedDictLoader
@@ -24,10 +24,10 @@ from allranks.train.data.batch_schedule import (
     StreamedSchedule,
 )
 from allranks.train.data.dict_loader import DictLoader, DistributedDictLoader
-from allranks.train.data.indexed import MapStyleLoader, agreement
+from allranks.train.data.indexed import MapStyleLoader, order_check
 from allranks.train.data.sample_order import EndlessSampler, StridedSampler, has_length, order_of
 from allranks.train.data.stream import StreamLoader
-from allranks.train.data.tensors import InfiniteTensorDataset, TensorLoader, has_short_way
+from allranks.train.data.tensors import InfiniteTensorDataset, TensorLoader, is_plain_tensors
 
 _DEFAULT = LoaderOptions()
 
@@ -40,7 +40,7 @@ def distribute_loader(
     device: torch.device | str,
     options: LoaderOptions = _DEFAULT,
 ) -> DistributedLoader:
-    """A feed for ``loader`` on rank ``rank`` of ``size``. All ranks must call it together."""
+    """Return the distributed loader of this rank. Collective."""
     layout = RankLayout(rank, size, torch.device(device))
     if isinstance(loader, DictLoader):
         loader = loader.loaders
@@ -62,41 +62,41 @@ def distribute_loader(
 
 
 def _of_loader(loader: DataLoader, layout: RankLayout, options: LoaderOptions) -> DistributedLoader:
-    if isinstance(loader.dataset, InfiniteTensorDataset) and has_short_way(loader):
+    if isinstance(loader.dataset, InfiniteTensorDataset) and is_plain_tensors(loader):
         return _endless(loader, layout, options)
     if isinstance(loader.dataset, IterableDataset):
         return _iterable(loader, layout, options)
     if loader.batch_sampler is None:
         return _unbatched(loader, layout, options)
     schedule, note = _schedule(loader, layout, options)
-    short = has_short_way(loader) and not isinstance(schedule, BatchSamplerSchedule)
+    short = is_plain_tensors(loader) and not isinstance(schedule, BatchSamplerSchedule)
     distributed = (TensorLoader if short else MapStyleLoader)(schedule, loader, layout, options)
     distributed.notes[:0] = [note] if note and layout.size > 1 else []
     if loader.drop_last and not options.training:
-        distributed.notes.append("drop_last is not heeded outside training: every sample is seen.")
+        distributed.notes.append("drop_last is ignored outside training: every sample is seen.")
     return distributed
 
 
 def _schedule(
     loader: DataLoader, layout: RankLayout, options: LoaderOptions
 ) -> tuple[BatchSchedule, str]:
-    batches, agree = loader.batch_sampler, agreement(layout.size)
-    where = (layout.rank, layout.size, agree)
+    batches, check_order = loader.batch_sampler, order_check(layout.size)
+    where = (layout.rank, layout.size, check_order)
     if type(batches) is not BatchSampler:
         divide = options.batch_size_is == "global"
-        how = "divided among the ranks" if divide else "dealt out to the ranks in turn"
+        how = "divided among the ranks" if divide else "assigned to the ranks in turn"
         note = f"the batches of {type(batches).__name__} are {how}."
         return BatchSamplerSchedule(batches, options.seed, divide, *where), note
     full = _global_batch(batches.batch_size, layout, options)
     drop = bool(batches.drop_last) and options.training
     if not has_length(batches.sampler):
-        note = f"sampler {type(batches.sampler).__name__} has no length and is read as it goes."
+        note = f"sampler {type(batches.sampler).__name__} has no length and is read batch by batch."
         return StreamedSchedule(batches.sampler, options.seed, full, drop, *where), note
     order = order_of(loader, batches.sampler, options.seed, layout.size, options.training)
     schedule = ListedSchedule(order, full, drop, *where)
     if order.samples and not schedule.batches:
         raise UsageError(
-            f"drop_last leaves no batch: the dataset has {order.samples} samples, the global batch "
+            f"drop_last=True leaves no batch: the dataset has {order.samples} samples, a global batch "
             f"{full}. Use a smaller batch_size, or drop_last=False."
         )
     return schedule, order.note
@@ -107,7 +107,7 @@ def _global_batch(batch_size: int, layout: RankLayout, options: LoaderOptions) -
         return batch_size * layout.size
     if batch_size < layout.size:
         raise UsageError(
-            f"batch_size={batch_size} is meant for all ranks, but there are {layout.size} of them. "
+            f"batch_size={batch_size} with batch_size_is='global' is less than the {layout.size} ranks. "
             f"Use a batch_size of at least {layout.size}, or batch_size_is='per_rank'."
         )
     return batch_size
@@ -116,8 +116,10 @@ def _global_batch(batch_size: int, layout: RankLayout, options: LoaderOptions) -
 def _endless(loader: DataLoader, layout: RankLayout, options: LoaderOptions) -> DistributedLoader:
     sampler = EndlessSampler(len(loader.dataset.tensors[0]))
     full = _global_batch(loader.batch_size or 1, layout, options)
-    agree = agreement(layout.size)
-    schedule = StreamedSchedule(sampler, options.seed, full, False, layout.rank, layout.size, agree)
+    check_order = order_check(layout.size)
+    schedule = StreamedSchedule(
+        sampler, options.seed, full, False, layout.rank, layout.size, check_order
+    )
     distributed = TensorLoader(schedule, loader, layout, options)
     distributed.endless = True
     return distributed
@@ -163,7 +165,7 @@ def _unbatched(loader: DataLoader, layout: RankLayout, options: LoaderOptions) -
 
 
 def _with_length(distributed: StreamLoader, source: Any) -> DistributedLoader:
-    """Alone, the length that a stream says it has; with other ranks nobody knows."""
+    """Set the stream's own length where there is one rank; over several ranks it is unknown."""
     if distributed.layout.size == 1 and not distributed.endless and has_length(source):
         distributed.batches = len(source)
     return distributed

@@ -1,4 +1,4 @@
-"""Feeds over datasets with indices: any DataLoader of a map-style dataset."""
+"""Distribute the DataLoader of a map-style dataset, and check that all ranks hold the same dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from allranks.train.data.batch_schedule import (
     ListedSchedule,
     RankBatch,
 )
-from allranks.train.data.digest import Digest, fingerprint, index_array, mixed_seed, ordered_digest
+from allranks.train.data.digest import Digest, fingerprint, index_array, mix_seed, ordered_digest
 from allranks.train.data.loader_copy import (
     RankBatchSampler,
     copy_loader,
@@ -30,7 +30,8 @@ from allranks.train.data.loader_copy import (
 from allranks.train.data.random_state import FreshRandomState, OwnRandomState
 from allranks.train.data.sample_order import has_length
 
-_LEDGER = 1 << 20
+_MOST_INDICES = 1 << 20  # to record of a sampler without a length
+_SECONDS = 0.5  # for reading samples to compare
 
 _END: Any = object()
 
@@ -40,27 +41,27 @@ def _has_peers(size: int) -> bool:
     return size > 1 and find_communicator() is not None
 
 
-def agreement(size: int) -> Any:
-    """A check that a user's sampler drew the same indices on all ranks."""
+def order_check(size: int) -> Any:
+    """Return a check that a user's sampler returned the same indices on all ranks."""
 
-    def agree(own: Digest) -> None:
+    def check_order(own: Digest) -> None:
         if not _has_peers(size):
             return
         found = get_communicator(size).all_gather(own)
         odd = [rank for rank, other in enumerate(found) if other != found[0]]
         if odd:
             raise UsageError(
-                f"The sampler draws other indices on rank {odd[0]} ({found[odd[0]].length} of them) "
-                f"than on rank 0 ({found[0].length}). It must draw the same list on every rank: "
-                "allranks shares the list out itself. Leave rank and world size out of the sampler, "
-                "and give it a generator or seed that does not depend on the rank."
+                f"The sampler returns other indices on rank {odd[0]} ({found[odd[0]].length} of them) "
+                f"than on rank 0 ({found[0].length}). allranks divides them among the ranks, so it must "
+                "return the same list everywhere: leave rank and world size out of the sampler, and "
+                "give it a generator or seed that does not depend on the rank."
             )
 
-    return agree
+    return check_order
 
 
 class IndexedLoader(DistributedLoader):
-    """What all feeds with a schedule share: sizes, the audit, the comparison of datasets."""
+    """Common parts of the loaders with a `BatchSchedule`: sizes, positions, the audit."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class IndexedLoader(DistributedLoader):
             self._compare_datasets(loader)
 
     def _compare_datasets(self, loader: DataLoader) -> None:
-        own, note = identity(loader.dataset, read=loader.num_workers == 0)
+        own, note = identify_dataset(loader.dataset, read=loader.num_workers == 0)
         self._differs = compare_identities(get_communicator(self.layout.size).all_gather(own))
         self.notes += [note] if note else []
         self.warnings += [self._differs] if self._differs else []
@@ -105,25 +106,31 @@ class IndexedLoader(DistributedLoader):
         self.schedule.resume(number, EpochProgress(position["batches"], position["done"]))
 
     def _begin_audit(self, number: int, skip: int) -> AuditLog | None:
-        """A ledger for the first epoch that is run, None for all others."""
+        """Return the audit log for the first epoch that runs, None for all others."""
         if self._audited:
             self._audit_log = None
             return None
         self._audited = True
-        self._audit_log = AuditLog(limit=None if self.batches is not None else _LEDGER)
+        self._audit_log = AuditLog(limit=None if self.batches is not None else _MOST_INDICES)
         self._audit_from = (number, skip)
         return self._audit_log
 
     def check(self) -> AuditReport | None:
-        if self._audit_log is None:
+        own = self.rank_report()
+        if own is None:
             return None
-        own = self._report(self._audit_log)
         self._audit_log = None
         report = compare(get_communicator(self.layout.size).all_gather(own))
         return AuditReport(False, self._differs) if report.ok and self._differs else report
 
-    def _report(self, audit_log: AuditLog) -> RankReport:
-        """Of the whole epoch where there is one order: what was done before a resumption counts."""
+    def rank_report(self) -> RankReport | None:
+        """Return this rank's part of the audit, None without one.
+
+        It covers the whole epoch where its order is known, including the samples before a resume.
+        """
+        audit_log = self._audit_log
+        if audit_log is None:
+            return None
         number, skip = self._audit_from
         schedule, rank = self.schedule, self.layout.rank
         if not isinstance(schedule, ListedSchedule) or schedule.range_of is None:
@@ -137,7 +144,7 @@ class IndexedLoader(DistributedLoader):
 
 
 class MapStyleLoader(IndexedLoader):
-    """Any DataLoader, with its own workers, collation and pinning."""
+    """Any DataLoader of a map-style dataset, with its own workers, collation and pinning."""
 
     def __init__(
         self,
@@ -154,7 +161,7 @@ class MapStyleLoader(IndexedLoader):
         if not getattr(loader, "in_order", True):
             changed["in_order"] = True
             self.notes.append(
-                "in_order=False was set to True: the weights of batches need the order."
+                "in_order=False was set to True: the weights of batches depend on their order."
             )
         self._loader = copy_loader(loader, self._generator, layout.device, **changed)
 
@@ -172,7 +179,7 @@ class MapStyleLoader(IndexedLoader):
             yield batch, self._taken(take).weight
 
     def _seeded(self, source: Iterator[Any], number: int) -> Iterator[Any]:
-        """Read here, each batch has random numbers of its own, too, and leaves the training's alone."""
+        """Seed each batch that is read in this process, without changing the training's generators."""
         state = FreshRandomState()
         while True:
             with state.of(self._batches.seed_of(number)):
@@ -197,8 +204,8 @@ class MapStyleLoader(IndexedLoader):
         except IndexError:
             raise UsageError(
                 f"{type(self._loader).__name__} does not take its indices from its batch_sampler, so "
-                "its batches cannot be shared out. Use a plain DataLoader, or pass the batches as an "
-                "iterable with shard_iterable=True."
+                "its batches cannot be divided among the ranks. Use a plain DataLoader, or pass the "
+                "batches as an iterable with shard_iterable=True."
             ) from None
         return entry
 
@@ -206,34 +213,31 @@ class MapStyleLoader(IndexedLoader):
         shut_down_workers(self._loader)
 
 
-_SECONDS = 0.5
-
-
-class Identity(NamedTuple):
-    """What can be told of a dataset without reading it all."""
+class DatasetIdentity(NamedTuple):
+    """Properties of a dataset that need only a few of its samples."""
 
     length: int | None
     chosen: int
-    """Digest of the indices of a Subset, of all Subsets below each other."""
+    """Digest of the indices of a Subset, or of nested Subsets."""
     samples: tuple[int, ...]
-    """Fingerprints of the first and the middle sample; empty when they could not be had."""
+    """Fingerprints of the first and the middle sample; empty when they could not be read."""
 
 
-def identity(dataset: Any, read: bool) -> tuple[Identity, str]:
-    """The identity of a dataset, and a note when its samples could not be read.
+def identify_dataset(dataset: Any, read: bool) -> tuple[DatasetIdentity, str]:
+    """Return the identity of a dataset, and a note when its samples could not be read.
 
-    ``read`` False leaves the samples alone: with workers, a file opened here would be shared by them.
+    ``read`` False reads no samples: with workers, a file opened here would be shared by them.
     """
     length = len(dataset) if has_length(dataset) else None
     samples, note = _samples(dataset, length) if read and length else ((), "")
-    return Identity(length, _chosen(dataset), samples), note
+    return DatasetIdentity(length, _chosen(dataset), samples), note
 
 
 def _chosen(dataset: Any) -> int:
     word = 0
     while isinstance(dataset, Subset):
         indices = index_array(np.asarray(dataset.indices))
-        word = mixed_seed(word, ordered_digest(indices).total)
+        word = mix_seed(word, ordered_digest(indices).total)
         dataset = dataset.dataset
     return word
 
@@ -244,12 +248,12 @@ def _samples(dataset: Any, length: int) -> tuple[tuple[int, ...], str]:
     try:
         for index in dict.fromkeys((0, length // 2)):
             twice = {_sample(dataset, index) for _ in range(2)}
-            if len(twice) > 1:  # augmented by random numbers that are not ours to set
+            if len(twice) > 1:  # augmented from a generator that we cannot seed
                 return (), ""
             found += twice
             if time.perf_counter() - start > _SECONDS:
                 break
-    except Exception as error:  # noqa: BLE001  the user's code; training will meet the error itself
+    except Exception as error:  # noqa: BLE001  user code; training raises the same error later
         return (), f"samples were not compared over ranks: reading one failed with {error!r}."
     return tuple(found), ""
 
@@ -259,26 +263,26 @@ def _sample(dataset: Any, index: int) -> int:
         return fingerprint(dataset[index])
 
 
-def compare_identities(found: Sequence[Identity]) -> str:
-    """What is wrong, if the datasets differ in content; an error when they differ in length or choice."""
+def compare_identities(found: Sequence[DatasetIdentity]) -> str:
+    """Return a warning if the datasets differ in content; raise if they differ in length or indices."""
     first = found[0]
     odd = [rank for rank, other in enumerate(found) if other.length != first.length]
     if odd:
         raise UsageError(
             f"The dataset has {first.length} samples on rank 0 and {found[odd[0]].length} on rank "
-            f"{odd[0]}. Give every rank the whole dataset: allranks shares it out."
+            f"{odd[0]}. Give every rank the whole dataset: allranks divides it among the ranks."
         )
     odd = [rank for rank, other in enumerate(found) if other.chosen != first.chosen]
     if odd:
         raise UsageError(
             f"{ranks_text([0, *odd])} hold different parts of the dataset, so samples would be seen "
             "twice or never. Split it the same on every rank, for example random_split(..., "
-            "generator=torch.Generator().manual_seed(0)), and do not share it out by rank yourself."
+            "generator=torch.Generator().manual_seed(0)), and do not divide it by rank yourself."
         )
     return _contents(found)
 
 
-def _contents(found: Sequence[Identity]) -> str:
+def _contents(found: Sequence[DatasetIdentity]) -> str:
     least = min(len(other.samples) for other in found)
     odd = [r for r, other in enumerate(found) if other.samples[:least] != found[0].samples[:least]]
     if not odd:

@@ -1,4 +1,4 @@
-"""A user's DataLoader with another source of indices, and everything else as it was."""
+"""Copy a user's DataLoader with another source of indices and everything else unchanged."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from allranks.train.data.batch_schedule import BatchSchedule, RankBatch
-from allranks.train.data.digest import mixed_seed
+from allranks.train.data.digest import mix_seed
 from allranks.train.data.random_state import seed_all
 
 
 def copy_loader(
     loader: DataLoader, generator: torch.Generator, device: torch.device, **changed: Any
 ) -> Any:
-    """A copy of ``loader`` with the attributes ``changed``.
+    """Return a copy of ``loader`` with the attributes ``changed``.
 
     A copy and not a new one, so that a subclass keeps its class, its arguments and its own fields. The
-    generator seeds the workers: torch, random and numpy, before the user's worker_init_fn.
+    generator seeds torch, random and numpy of the workers, before the user's worker_init_fn.
     """
     made = copy.copy(loader)
-    # Past DataLoader.__setattr__, which forbids this after the first use; this copy has had none.
+    # Not by setattr: DataLoader.__setattr__ forbids this after the first use, which the copy never had.
     made.__dict__.update(changed, generator=generator, _iterator=None)
     if device.type == "cuda" and made.num_workers > 0:
         made.__dict__["pin_memory"] = True
@@ -32,12 +32,12 @@ def copy_loader(
 
 
 def seed_workers(generator: torch.Generator, seed: int, rank: int, epoch: int) -> None:
-    """From now on workers start from (seed, rank, epoch), each with its own number added."""
-    generator.manual_seed(mixed_seed(seed, epoch, rank))
+    """Seed the generator from (seed, epoch, rank); each worker adds its own number."""
+    generator.manual_seed(mix_seed(seed, epoch, rank))
 
 
 def shut_down_workers(loader: Any) -> None:
-    """End persistent workers now rather than when the collector comes by."""
+    """End persistent workers now rather than at garbage collection."""
     running = getattr(loader, "_iterator", None)
     if running is not None:
         loader._iterator = None
@@ -45,10 +45,10 @@ def shut_down_workers(loader: Any) -> None:
 
 
 class RankBatchSampler:
-    """The batch sampler of the copy: hands out indices and remembers the rounds under way.
+    """The batch sampler of the copy: yields indices and queues the batches in progress.
 
-    For worker processes each batch carries a seed: whatever a worker did before, the random numbers of
-    batch b are the same, so that a resumed epoch draws what an undisturbed one does.
+    For worker processes each batch carries a seed: the random numbers of batch b do not depend on what a
+    worker did before, so that a resumed epoch draws the same as an uninterrupted one.
     """
 
     def __init__(self, schedule: BatchSchedule, seed: int, in_workers: bool) -> None:
@@ -56,18 +56,18 @@ class RankBatchSampler:
         self._seed, self._in_workers = seed, in_workers
         self._epoch = self._number = 0
         self._rounds: Iterator[RankBatch] = iter(())
-        self.under_way: deque[RankBatch] = deque()
+        self.in_progress: deque[RankBatch] = deque()
 
     def start(self, epoch: int, skip: int) -> deque[RankBatch]:
-        """Which epoch the next iteration is for. Rounds come in the order of the batches."""
+        """Set the epoch of the next iteration and return the queue that it fills, in order."""
         self._epoch, self._number = epoch, skip
-        self._rounds = self._schedule.rounds(epoch, skip)
-        self.under_way = deque()
-        return self.under_way
+        self._rounds = self._schedule.batches_from(epoch, skip)
+        self.in_progress = deque()
+        return self.in_progress
 
     def seed_of(self, number: int) -> int:
-        """The random numbers of batch ``number`` of this epoch on this rank."""
-        return mixed_seed(self._seed, self._epoch, number, self._schedule.rank)
+        """Return the seed of batch ``number`` of this epoch on this rank."""
+        return mix_seed(self._seed, self._epoch, number, self._schedule.rank)
 
     def __len__(self) -> int:
         if self._schedule.batches is None:
@@ -75,7 +75,7 @@ class RankBatchSampler:
         return self._schedule.batches
 
     def __iter__(self) -> Iterator[list[Any]]:
-        remember = self.under_way.append
+        remember = self.in_progress.append
         for number, entry in enumerate(self._rounds, self._number):
             remember(entry)
             indices = entry[0].tolist()
@@ -83,7 +83,7 @@ class RankBatchSampler:
 
 
 class SeededIndices(list[Any]):
-    """The indices of a batch on their way to a worker, which is seeded as they arrive there."""
+    """The indices of a batch; unpickling them in a worker seeds the worker."""
 
     def __init__(self, indices: list[Any], seed: int) -> None:
         super().__init__(indices)

@@ -1,4 +1,4 @@
-"""Random numbers of one's own: what is drawn inside does not move the generators outside."""
+"""Separate random states: drawing inside one does not change the global generators."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import torch
 
 
 def seed_all(seed: int) -> None:
-    """torch's CPU generator, random and numpy of this process."""
-    # On purpose not torch.manual_seed, which would seed the GPUs as well.
+    """Seed torch's CPU generator, random and numpy of this process."""
+    # Not torch.manual_seed, which would seed the GPUs as well.
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
 
 
 class FreshRandomState:
-    """``with state.of(seed):`` begins anew from a seed each time and leaves the outside alone."""
+    """``with state.of(seed):`` starts from a seed each time and restores the global generators."""
 
     def __init__(self) -> None:
         self._numpy = np.random.MT19937(0)
         self._outside: tuple[Any, Any, Any] = (None, None, None)
 
     def of(self, seed: int) -> FreshRandomState:
-        """To be entered at once."""
+        """Set the seed of the next ``with`` block."""
         self._seed = seed
         return self
 
     def __enter__(self) -> None:
-        self._outside = (torch.get_rng_state(), random.getstate(), _numpy_now(self._numpy))
+        self._outside = (torch.get_rng_state(), random.getstate(), _swap_numpy_state(self._numpy))
         seed_all(self._seed)
 
     def __exit__(self, *_: object) -> None:
         torch.set_rng_state(self._outside[0])
         random.setstate(self._outside[1])
-        _numpy_back(self._numpy, self._outside[2])
+        _restore_numpy_state(self._numpy, self._outside[2])
 
 
 class OwnRandomState:
-    """``with state:`` torch, random and numpy go on from where this state stood last.
+    """``with state:`` torch, random and numpy continue from the end of the previous ``with`` block.
 
     All ranks draw the same inside, whatever their dropout has drawn in between.
     """
@@ -54,7 +54,7 @@ class OwnRandomState:
 
     def __enter__(self) -> None:
         self._outside = torch.get_rng_state(), random.getstate()
-        self._outside_numpy = _numpy_now(self._numpy)
+        self._outside_numpy = _swap_numpy_state(self._numpy)
         if self._inside is not None:
             torch.set_rng_state(self._inside[0])
             random.setstate(self._inside[1])
@@ -66,20 +66,20 @@ class OwnRandomState:
         self._inside = torch.get_rng_state(), random.getstate()
         torch.set_rng_state(self._outside[0])
         random.setstate(self._outside[1])
-        _numpy_back(self._numpy, self._outside_numpy)
+        _restore_numpy_state(self._numpy, self._outside_numpy)
 
 
-def _generators() -> Any:
-    """numpy.random, which numpy loads when it is first asked for."""
+def _numpy_random() -> Any:
+    """Return numpy.random, which numpy loads on first access."""
     return np.random
 
 
-def _numpy_now(generator: Any) -> Any:
-    """Make ``generator`` numpy's global one and return what there was.
+def _swap_numpy_state(generator: Any) -> Any:
+    """Make ``generator`` numpy's global one and return the previous one.
 
-    The generator itself is exchanged where numpy can do that: its state is slow to copy.
+    The generator itself is exchanged where numpy supports it: its state is slow to copy.
     """
-    numpy = _generators()
+    numpy = _numpy_random()
     if hasattr(numpy, "set_bit_generator"):
         before = numpy.get_bit_generator()
         numpy.set_bit_generator(generator)
@@ -89,8 +89,8 @@ def _numpy_now(generator: Any) -> Any:
     return state
 
 
-def _numpy_back(generator: Any, before: Any) -> None:
-    numpy = _generators()
+def _restore_numpy_state(generator: Any, before: Any) -> None:
+    numpy = _numpy_random()
     if hasattr(numpy, "set_bit_generator"):
         numpy.set_bit_generator(before)
         return

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from allranks.train.data.digest import Array, index_array, mixed_seed
+from allranks.train.data.digest import Array, index_array, mix_seed
 from allranks.train.data.random_state import OwnRandomState
 
 _INDICES_AT_ONCE = 1 << 16  # converted to Python numbers at a time
@@ -24,14 +24,14 @@ class SampleOrder(ABC):
 
     samples: int
     own = True
-    """Whether the order is ours, and so a permutation of 0 … n-1 on every rank."""
+    """Whether allranks made the order: then it is a permutation of 0 … n-1 on every rank."""
     straight = False
     """Whether it is simply 0, 1, 2 …"""
     note = ""
 
     @abstractmethod
     def indices(self, epoch: int) -> Array:
-        """The indices of epoch ``epoch``."""
+        """Return the indices of epoch ``epoch``."""
 
 
 class SequentialOrder(SampleOrder):
@@ -54,7 +54,7 @@ class ShuffledOrder(SampleOrder):
         self._seed = seed
 
     def _epoch_seed(self, epoch: int) -> int:
-        return mixed_seed(self._seed, epoch)
+        return mix_seed(self._seed, epoch)
 
     def indices(self, epoch: int) -> Array:
         generator = torch.Generator().manual_seed(self._epoch_seed(epoch))
@@ -63,14 +63,14 @@ class ShuffledOrder(SampleOrder):
 
 
 class DistributedSamplerOrder(ShuffledOrder):
-    """The permutation that a DistributedSampler draws, without its padding and its cutting."""
+    """The permutation of a DistributedSampler, without its padding and truncation."""
 
     def _epoch_seed(self, epoch: int) -> int:
         return self._seed + epoch
 
 
 class TruncatedOrder(SampleOrder):
-    """An order without its last few samples: what a DistributedSampler with drop_last leaves out."""
+    """An order without its last few samples, as a DistributedSampler with drop_last has it."""
 
     def __init__(self, order: SampleOrder, samples: int) -> None:
         self._order = order
@@ -82,7 +82,7 @@ class TruncatedOrder(SampleOrder):
 
 
 class SamplerOrder(SampleOrder):
-    """The indices of a user's sampler, run as a whole on every rank with the same random numbers."""
+    """The indices of a user's sampler, which runs on every rank with the same random numbers."""
 
     own = False
 
@@ -97,8 +97,8 @@ class SamplerOrder(SampleOrder):
 
 
 def seed_sampler(sampler: Any, seed: int, epoch: int) -> int:
-    """Tell a sampler the epoch and give it a generator for it; the seed for all other generators."""
-    number = mixed_seed(seed, epoch)
+    """Set a sampler's epoch and generator; return the seed for all other generators."""
+    number = mix_seed(seed, epoch)
     if hasattr(sampler, "set_epoch"):
         sampler.set_epoch(epoch)
     if isinstance(getattr(sampler, "generator", 0), torch.Generator | None):
@@ -112,7 +112,7 @@ def seed_sampler(sampler: Any, seed: int, epoch: int) -> int:
 def draw_items(
     sampler: Any, seed: int, epoch: int, step: int, done: int = 0
 ) -> Iterator[list[Any]]:
-    """A sampler's items after the first ``done``, ``step`` at a time, never more than asked for."""
+    """Yield a sampler's items after the first ``done``, ``step`` at a time; never read ahead."""
     state: Any = OwnRandomState(seed_sampler(sampler, seed, epoch))
     if isinstance(sampler, EndlessSampler):  # draws from its own generator alone
         state = nullcontext()
@@ -128,7 +128,7 @@ def draw_items(
 
 
 def has_length(sampler: Any) -> bool:
-    """Whether a sampler knows its length."""
+    """Return whether ``len()`` works."""
     try:
         len(sampler)
     except (TypeError, NotImplementedError):  # torch's own samplers raise either
@@ -137,7 +137,7 @@ def has_length(sampler: Any) -> bool:
 
 
 def order_of(loader: DataLoader, sampler: Any, seed: int, size: int, training: bool) -> SampleOrder:
-    """The order that ``sampler`` stands for."""
+    """Return the order that ``sampler`` defines."""
     if type(sampler) is SequentialSampler:
         return SequentialOrder(len(sampler))
     if type(sampler) is RandomSampler and _is_permutation(sampler, loader):
@@ -198,7 +198,7 @@ class EndlessSampler:
 
 
 class StridedSampler:
-    """For loaders without batching, whose every item is a batch: rank takes items i % W == rank."""
+    """For loaders with batch_size=None: this rank takes the items i with i % size == rank."""
 
     def __init__(
         self, sampler: Any, order: SampleOrder | None, seed: int, rank: int, size: int
@@ -208,7 +208,7 @@ class StridedSampler:
         self._epoch = self._done = 0
 
     def start(self, epoch: int, done: int) -> None:
-        """Which epoch the next iteration is for, and how many of all ranks' items to leave out."""
+        """Set the epoch of the next iteration, and how many items of all ranks to skip."""
         self._epoch, self._done = epoch, done
 
     def __len__(self) -> int:

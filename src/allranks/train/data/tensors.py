@@ -1,4 +1,4 @@
-"""The short way for TensorDataset: whole batches are cut from the tensors, sample by sample never."""
+"""Loaders over plain tensors, whose batches are indexed as a whole, not sample by sample."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ RESIDENT_BYTES = 2 << 30
 _RESIDENT_PART = 16
 
 
-def has_short_way(loader: DataLoader) -> bool:
-    """Whether the loader only cuts batches from plain tensors: nothing of the user's would be skipped."""
+def is_plain_tensors(loader: DataLoader) -> bool:
+    """Return whether the loader only indexes plain tensors, so that no user code would be skipped."""
     return (
         type(loader) is DataLoader
         and type(loader.dataset) in (TensorDataset, InfiniteTensorDataset)
@@ -33,7 +33,7 @@ def has_short_way(loader: DataLoader) -> bool:
 
 
 class TensorLoader(IndexedLoader):
-    """Batches gathered from tensors, on the GPU when the dataset is small beside its memory."""
+    """Batches indexed from tensors, which are kept on the GPU when they are small beside its memory."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class TensorLoader(IndexedLoader):
         cut = self._copied if self._straight else self._gathered
         if self.layout.device.type == "cuda" and not self._straight:
             cut = self._gathered_pinned
-        for mine, whole, weight in self.schedule.rounds(number, skip):
+        for mine, whole, weight in self.schedule.batches_from(number, skip):
             if audit_log is not None:
                 audit_log.add(mine, whole, weight is None or weight.count > 0)
             yield cut(mine), weight
@@ -101,7 +101,7 @@ class TensorLoader(IndexedLoader):
                 yield [tensor.index_select(0, index) for tensor in self._tensors], weight
 
     def _resident_rounds(self, number: int, skip: int) -> Iterator[Pair]:
-        for mine, whole, weight in self.schedule.rounds(number, skip):
+        for mine, whole, weight in self.schedule.batches_from(number, skip):
             if self._audit_log is not None:
                 self._audit_log.add(mine, whole, weight is None or weight.count > 0)
             index = torch.from_numpy(mine).pin_memory().to(self.layout.device, non_blocking=True)
@@ -126,14 +126,14 @@ def _into_pinned(tensor: Any, index: Any) -> Any:
 
 
 def to_dataloader(*tensors: Any, batch_size: int = 1, infinite: bool = False) -> DataLoader:
-    """A DataLoader over tensors of equal length: in order, or ``infinite``: random and without end."""
+    """Return a DataLoader over tensors of equal length: in order, or endless in random order."""
     if infinite:
         return DataLoader(InfiniteTensorDataset(*tensors), batch_size=batch_size)
     return DataLoader(TensorDataset(*tensors), batch_size=batch_size)
 
 
 class InfiniteTensorDataset(IterableDataset):
-    """Samples of the tensors in random order, again and again; each pass is a new permutation.
+    """Endless samples of the tensors in random order; each pass is a new permutation.
 
     In a plain DataLoader the ranks draw parts of one global batch. Otherwise it is a stream like any
     other: all ranks read the same and take their batches in turn.
@@ -142,7 +142,7 @@ class InfiniteTensorDataset(IterableDataset):
     def __init__(self, *tensors: Any) -> None:
         if not tensors or len({len(tensor) for tensor in tensors}) != 1:
             sizes = ", ".join(str(len(tensor)) for tensor in tensors)
-            raise UsageError(f"Tensors of equal length are needed; these have: {sizes or 'none'}.")
+            raise UsageError(f"The tensors must have equal lengths; these have: {sizes or 'none'}.")
         if len(tensors[0]) == 0:
             raise UsageError("The tensors hold no samples.")
         self.tensors = tensors

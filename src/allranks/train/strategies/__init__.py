@@ -1,4 +1,4 @@
-"""How one model trains over the ranks: one file for each way, all behind `Strategy`. Imports torch."""
+"""Strategies: how one model trains over the ranks. One file for each, all behind `Strategy`."""
 
 from __future__ import annotations
 

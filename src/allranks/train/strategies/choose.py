@@ -1,4 +1,4 @@
-"""Which strategy, and why: ``auto`` weighs what training keeps in memory against the device's."""
+"""Choose the strategy; ``auto`` compares the memory that training needs with that of the device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from allranks.train.strategies.single import Single
 
 
 def _fsdp(**options: Any) -> Strategy:
-    """Imported when it is chosen: it loads half as much again as torch itself."""
+    """Create FSDP; its import takes half as long as that of torch, so it is not at the top."""
     from allranks.train.strategies.fsdp import FSDP
 
     return FSDP(**options)
@@ -45,14 +45,14 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "horovod": _horovod,
 }
 
-_SHARE = 0.7
-"""How much of the device's memory weights, gradients and optimizer may fill: activations want some."""
+_MEMORY_FRACTION = 0.7
+"""The part of the device's memory for weights, gradients and optimizer state; activations need the rest."""
 _COPIES: dict[str, float] = {
     "Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "SparseAdam": 2, "Adadelta": 2,
     "Rprop": 2, "Adagrad": 1, "ASGD": 1, "Muon": 1, "Lion": 1, "Adafactor": 0.1,
     "Adam8bit": 0.5, "AdamW8bit": 0.5,
 }  # fmt: skip
-"""State tensors of a parameter's size, by the optimizer's class."""
+"""Number of state tensors of a parameter's size, by the optimizer's class."""
 _COPIES_UNKNOWN = 2.0
 
 
@@ -64,29 +64,29 @@ def choose_strategy(
     device: torch.device,
     options: StrategyOptions,
 ) -> tuple[Strategy, str]:
-    """The strategy and the sentence that says why. ``auto`` on several GPUs is collective."""
+    """Return the strategy and the reason for it. ``auto`` on several GPUs is collective."""
     if isinstance(name_or_strategy, Strategy):
-        return _allowed(name_or_strategy, world), f"{name_or_strategy.name}: as given"
+        return _check_allowed(name_or_strategy, world), f"{name_or_strategy.name}: as given"
     name = name_or_strategy.lower()
     if name == "auto":
-        return _weigh(model, optimizers, world, device, options)
+        return _choose_automatically(model, optimizers, world, device, options)
     if name not in STRATEGIES:
         known = [*STRATEGIES, "auto"]
         hint = did_you_mean(name, known)
         raise UsageError(f"strategy='{name_or_strategy}': must be one of {', '.join(known)}.{hint}")
-    return _allowed(STRATEGIES[name](), world), f"{name}: as asked"
+    return _check_allowed(STRATEGIES[name](), world), f"{name}: as asked"
 
 
-def _allowed(strategy: Strategy, world: World) -> Strategy:
+def _check_allowed(strategy: Strategy, world: World) -> Strategy:
     if isinstance(strategy, Single) and world.size > 1:
         raise UsageError(
-            f"strategy='single' with {world.size} ranks: each would train a model of its own. "
+            f"strategy='single' with {world.size} ranks: each would train a separate model. "
             "Use strategy='ddp' (or 'auto'), or start one process."
         )
     return strategy
 
 
-def _weigh(
+def _choose_automatically(
     model: nn.Module,
     optimizers: Sequence[Optimizer],
     world: World,
@@ -100,17 +100,17 @@ def _weigh(
     count = sum(value.numel() for value in model.parameters())
     needed, memory = training_bytes(model, optimizers), _least_memory(device)
     if options.precision in ("bf16", "fp16"):
-        needed += 2 * count  # autocast keeps the weights in the short type too
+        needed += 2 * count  # autocast also keeps the weights in 16 bits
     by = " and ".join(dict.fromkeys(type(entry).__name__ for entry in optimizers))
     with_ = f" with {by}" if by else ""
     sentence = f"{_short(count)} parameters need {size(needed)}{with_}, the GPU has {size(memory)}"
-    if needed <= _SHARE * memory:
+    if needed <= _MEMORY_FRACTION * memory:
         return DDP(), f"{sentence}: ddp"
-    return _fsdp(), f"{sentence}, of which {_SHARE:.0%} are for them: fsdp"
+    return _fsdp(), f"{sentence}, of which {_MEMORY_FRACTION:.0%} may be used for that: fsdp"
 
 
 def training_bytes(model: nn.Module, optimizers: Sequence[Optimizer]) -> int:
-    """Weights, gradients and optimizer state that a rank keeps when it holds the whole model."""
+    """Return the bytes of weights, gradients and optimizer state of a rank that holds the whole model."""
     total = float(sum(_size(value) for value in [*model.parameters(), *model.buffers()]))
     total += sum(_size(value) for value in model.parameters() if value.requires_grad)
     for optimizer in optimizers:
@@ -121,7 +121,7 @@ def training_bytes(model: nn.Module, optimizers: Sequence[Optimizer]) -> int:
 
 
 def _copies(optimizer: Optimizer, group: dict[str, object]) -> float:
-    """How many tensors of a parameter's size the optimizer keeps beside it."""
+    """Return how many state tensors of a parameter's size the optimizer keeps."""
     kinds = [kind.__name__ for kind in type(optimizer).__mro__]
     if "SGD" in kinds:
         return 1.0 if group.get("momentum") else 0.0
@@ -134,7 +134,7 @@ def _copies(optimizer: Optimizer, group: dict[str, object]) -> float:
 
 
 def _least_memory(device: torch.device) -> int:
-    """The smallest GPU's memory: ranks that chose differently would wait for each other forever."""
+    """Return the memory of the smallest GPU: ranks that chose different strategies would deadlock."""
     memory = _device_memory(device)
     ranks = find_communicator()
     return min(ranks.all_gather(memory)) if ranks else memory

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: every rank holds the model, gradients are averaged while they are made."""
+"""DistributedDataParallel: every rank holds the model; gradients are averaged during the backward pass."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class DDP(MultiRankStrategy):
 
     name = "ddp"
 
-    def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
+    def wrap_model(self, optimizers: Sequence[Optimizer]) -> nn.Module:
         self._require_group()
         target = self.target.to(self.device)
         if not any(value.requires_grad for value in target.parameters()):
             raise UsageError(
-                "The model has no parameter that is trained (requires_grad): ddp has nothing to "
-                "average. Unfreeze some, or use one process."
+                "The model has no trainable parameter (requires_grad), so ddp has nothing to average. "
+                "Unfreeze some, or use one process."
             )
         broadcast_tensors(target.buffers())  # DDP itself sends the parameters
         move_state(optimizers)
@@ -55,24 +55,26 @@ class DDP(MultiRankStrategy):
         return self.wrapped
 
     def begin_micro_batch(self, last: bool) -> None:
-        """Before each forward pass: whether the gradients of its backward pass are averaged."""
-        if self.wrapped.require_backward_grad_sync is not last:  # a module's attributes are slow
+        """Prepare a forward pass; only the last one of a step averages gradients over the ranks."""
+        if (
+            self.wrapped.require_backward_grad_sync is not last
+        ):  # setting an attribute of a module is slow
             self.wrapped.require_backward_grad_sync = last
 
     def reduce_gradients(self, parameters: Iterable[Any]) -> None:
-        """Average gradients that a backward pass without sharing left. Collective."""
+        """Average the gradients of a backward pass that did not average them. Collective."""
         average_gradients(parameters, self.world.size)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return one line for the banner."""
         return f"{super().describe()}, gradients in {BUCKET_BYTES // 2**20} MiB buckets"
 
 
 def _has_moving_buffers(module: nn.Module) -> bool:
-    """Whether a buffer may change in a forward pass and then be used in the next.
+    """Return whether a buffer may change in a forward pass and be used in the next.
 
-    Batch norms' statistics are used by validation alone, which syncs them, and what is not saved is
-    a table: sending those in every step would gain nothing.
+    The statistics of batch norms are only used by validation, which syncs them, and buffers that are not
+    saved are constant tables: neither needs to be sent in every step.
     """
     return any(
         name not in part._non_persistent_buffers_set and value is not None

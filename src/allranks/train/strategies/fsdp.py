@@ -1,4 +1,4 @@
-"""FSDP2: every rank holds a part of each parameter, and gathers a block's parts while it runs."""
+"""FSDP2: every rank holds a shard of each parameter and gathers those of a block while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from allranks.errors import MissingDependencyError
 from allranks.train.strategies.base import MultiRankStrategy
-from allranks.train.strategies.modules import blocks, outer_blocks, unwrapped
+from allranks.train.strategies.modules import blocks, outer_blocks, unwrap
 from allranks.train.strategies.named_states import TensorSource
 from allranks.train.strategies.tensor_collectives import broadcast_tensors
 
@@ -34,22 +34,21 @@ _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class FSDP(MultiRankStrategy):
     """``FSDP(wrap=["Block"], cpu_offload=True)``. The model is sharded in place and called as before.
 
-    In bf16 and fp16 the shards stay as they are, parameters are gathered in the short type,
-    gradients are averaged in fp32, the model runs under autocast, which joins short parameters with
-    fp32 buffers, and its outputs are fp32.
+    In bf16 and fp16 the shards keep their type, parameters are gathered in 16 bits, gradients are averaged
+    in fp32, the model runs under autocast, which combines them with fp32 buffers, and its outputs are fp32.
     """
 
     name = "fsdp"
     owns_precision = True
 
-    def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
+    def wrap_model(self, optimizers: Sequence[Optimizer]) -> nn.Module:
         if api is None:
             raise MissingDependencyError(
-                f"The fsdp strategy needs torch 2.4 or newer, this is {torch.__version__}. "
+                f"The fsdp strategy needs torch 2.4 or newer, but this is {torch.__version__}. "
                 "Install it with: pip install 'torch>=2.4'"
             )
         self._require_group()
-        homes = _homes(self.target)
+        owners = _owners(self.target)
         self._blocks = outer_blocks(self.model, blocks(self.model, self.options.wrap))
         self._mesh = torch.distributed.init_device_mesh(self.device.type, (self.world.size,))
         self._shard_all()
@@ -58,7 +57,7 @@ class FSDP(MultiRankStrategy):
             self.model.forward = torch.autocast(self.device.type, half)(self.model.forward)
         self._sharded = [part for part in self.target.modules() if isinstance(part, api.FSDPModule)]
         for optimizer in optimizers:
-            self._repoint(optimizer, homes)
+            self._repoint(optimizer, owners)
         return self.target
 
     @property
@@ -66,7 +65,7 @@ class FSDP(MultiRankStrategy):
         return bool(self.options.cpu_offload and self.device.type != "cpu")
 
     def _shard_all(self) -> None:
-        """Block after block, so that no rank's device ever holds the whole model."""
+        """Shard block after block, so that no device ever holds the whole model."""
         half = _HALF.get(self.options.precision)
         short = {} if half is None else {"param_dtype": half, "reduce_dtype": torch.float32}
         for block in self._blocks:
@@ -76,13 +75,13 @@ class FSDP(MultiRankStrategy):
         outside = _outside(self.target, self.model)
         _move_buffers(outside, self.device)
         if any(True for part in outside for _ in part.parameters(recurse=False)):
-            # The objective has parameters of its own: it becomes the root, with inputs as they are.
+            # The objective has parameters itself: it becomes the root, without casting its inputs.
             policy = api.MixedPrecisionPolicy(cast_forward_inputs=False)
             self._shard(self.target, policy, keep=True)
         broadcast_tensors(self.target.buffers())
 
     def _shard(self, module: nn.Module, policy: Any, *, keep: bool) -> None:
-        """Make rank 0's parameters everyone's, then cut them."""
+        """Broadcast rank 0's parameters, then shard them."""
         whole = [value for value in module.parameters() if not isinstance(value, DTensor)]
         with torch.no_grad():
             for value in whole:
@@ -93,32 +92,32 @@ class FSDP(MultiRankStrategy):
             module, mesh=self._mesh, reshard_after_forward=not keep, mp_policy=policy, **offload
         )
 
-    def _repoint(self, optimizer: Optimizer, homes: dict[int, tuple[nn.Module, str]]) -> None:
-        """Give the optimizer the sharded parameters for the whole ones, with their state."""
+    def _repoint(self, optimizer: Optimizer, owners: dict[int, tuple[nn.Module, str]]) -> None:
+        """Replace the optimizer's whole parameters by the sharded ones, with their state."""
         for group in optimizer.param_groups:
             for i, old in enumerate(group["params"]):
-                if id(old) not in homes:
+                if id(old) not in owners:
                     continue
-                module, name = homes[id(old)]
+                module, name = owners[id(old)]
                 new = group["params"][i] = getattr(module, name)
                 state = optimizer.state.pop(old, None)
                 if state is not None:
                     optimizer.state[new] = {
-                        key: self._cut(value, new) for key, value in state.items()
+                        key: self._shard_state(value, new) for key, value in state.items()
                     }
 
     def begin_micro_batch(self, last: bool) -> None:
-        """Before each forward pass: whether the gradients of its backward pass are averaged."""
-        if last is not self._sharing:
-            self._sharing = last
+        """Prepare a forward pass; only the last one of a step averages gradients over the ranks."""
+        if last is not self._averages:
+            self._averages = last
             for part in self._sharded:
                 part.set_requires_gradient_sync(last, recurse=False)
 
-    _sharing = True
+    _averages = True
 
     @contextmanager
     def full_parameters(self) -> Iterator[None]:
-        """Inside, the model's parameters are whole, to be read: changes are lost. Collective."""
+        """Gather the model's parameters for reading; changes inside are lost. Collective."""
         for part in self._sharded:
             part.unshard()
         try:
@@ -127,9 +126,9 @@ class FSDP(MultiRankStrategy):
             self._reshard()
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return one line for the banner."""
         kinds = sorted(
-            {type(unwrapped(block)).__name__.removeprefix("FSDP") for block in self._blocks}
+            {type(unwrap(block)).__name__.removeprefix("FSDP") for block in self._blocks}
         )
         parts = (
             f"{len(self._blocks)} blocks ({', '.join(kinds)}) and the rest" if kinds else "whole"
@@ -139,16 +138,16 @@ class FSDP(MultiRankStrategy):
         return f"{super().describe()}, sharded {parts}{half}{where}"
 
     def close(self) -> None:
-        """Let go of the sharded modules."""
+        """Release the sharded modules."""
         super().close()
         self._blocks, self._sharded, self._mesh = [], [], None
 
     def end_forward(self, *, failed: bool = False) -> None:
-        """The root keeps whole parameters until a backward pass; changes to shards need them gone."""
+        """Reshard the root, which keeps whole parameters until a backward pass."""
         self._reshard()
 
     def _reshard(self) -> None:
-        # After a forward pass without a backward one the root still shows whole parameters.
+        # After a forward pass without a backward pass the root still has whole parameters.
         for part in self._sharded:
             part.reshard()
 
@@ -161,11 +160,11 @@ class FSDP(MultiRankStrategy):
         return super()._names(optimizer)
 
     def _full(self, value: Tensor) -> Tensor:
-        # Offloaded shards are gathered on the device: nccl knows no CPU tensors.
+        # Offloaded shards are gathered on the device: NCCL does not support CPU tensors.
         return value.to(self.device).full_tensor() if isinstance(value, DTensor) else value
 
     def like_parameter(self, parameter: Any, local: Tensor) -> Any:
-        """A tensor that goes with this rank's shard of a parameter, as a DTensor like it."""
+        """Return a tensor of the size of this rank's shard as a DTensor like the parameter."""
         if not isinstance(parameter, DTensor):
             return local
         return DTensor.from_local(
@@ -174,18 +173,18 @@ class FSDP(MultiRankStrategy):
         )  # fmt: skip
 
     def _assign(self, pairs: Sequence[tuple[Tensor, str]], source: TensorSource) -> None:
-        """Every rank reads its own shards and nothing else; what is not sharded it reads whole."""
+        """Read this rank's shards, and whole tensors where they are not sharded."""
         from allranks.train.checkpoint.dcp import load
 
         load({key: target.detach() for target, key in pairs}, source.path)
 
-    def _room(self, shape: tuple[int, ...], dtype: torch.dtype, parameter: Any) -> Tensor:
+    def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, parameter: Any) -> Tensor:
         if not isinstance(parameter, DTensor) or shape != tuple(parameter.shape):
-            return super()._room(shape, dtype, parameter)
+            return super()._allocate(shape, dtype, parameter)
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
 
-    def _cut(self, value: Any, parameter: Any) -> Any:
-        """State that a step before the sharding left: every rank has it whole."""
+    def _shard_state(self, value: Any, parameter: Any) -> Any:
+        """Shard optimizer state from before the sharding, which every rank holds whole."""
         if not isinstance(value, Tensor) or not value.dim():
             return value
         value = value.to(self.device)
@@ -195,8 +194,8 @@ class FSDP(MultiRankStrategy):
         return distribute_tensor(value, parameter.device_mesh, parameter.placements)
 
 
-def _homes(target: nn.Module) -> dict[int, tuple[nn.Module, str]]:
-    """Where each parameter is found after sharding has replaced it."""
+def _owners(target: nn.Module) -> dict[int, tuple[nn.Module, str]]:
+    """Return the module and name of each parameter, to find it after sharding has replaced it."""
     return {
         id(value): (part, name)
         for part in target.modules()

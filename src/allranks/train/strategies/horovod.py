@@ -1,9 +1,8 @@
-"""Horovod: every rank holds the model, Horovod averages the gradients while they are made.
+"""Horovod: every rank holds the model; Horovod averages the gradients during the backward pass.
 
-The optimizer that the user made stays and steps. Gradients go through ``hvd.DistributedOptimizer``, and
-when a backward pass returns they are averaged, as under DDP: so clipping, loss scaling, several
-optimizers, closures and a user's own step see what they see elsewhere. Everything that is not a
-gradient (metrics, checkpoints, the audit) goes through torch.distributed.
+The user's optimizer makes the steps. Gradients go through ``hvd.DistributedOptimizer`` and are averaged when
+a backward pass returns, as with DDP: so clipping, loss scaling, several optimizers, closures and custom
+steps work the same. Everything else (metrics, checkpoints, the audit) goes through torch.distributed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch.optim import Optimizer
 from allranks.errors import UsageError, did_you_mean
 from allranks.runtime.world import horovod_init as horovod
 from allranks.train.strategies.base import MultiRankStrategy
-from allranks.train.strategies.horovod_ops import AveragedGradients, CombinedSteps, average_now
+from allranks.train.strategies.horovod_ops import AdasumSteps, GradientAverager, average_existing
 from allranks.train.strategies.modules import move_state, state_tensors
 from allranks.train.strategies.tensor_collectives import broadcast_tensors
 
@@ -33,7 +32,7 @@ class Horovod(MultiRankStrategy):
 
     ``op="adasum"`` combines the ranks' steps by Adasum instead of averaging their gradients.
     ``gradient_predivide_factor`` divides before the sum and multiplies after it, against overflow in
-    short types. ``sparse_as_dense`` sends sparse gradients whole.
+    fp16. ``sparse_as_dense`` sends sparse gradients as dense ones.
     """
 
     name = "horovod"
@@ -48,8 +47,8 @@ class Horovod(MultiRankStrategy):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        _one_of("compression", compression, COMPRESSIONS)
-        _one_of("op", op, OPS)
+        _check_one_of("compression", compression, COMPRESSIONS)
+        _check_one_of("op", op, OPS)
         if gradient_predivide_factor <= 0:
             raise UsageError(
                 f"gradient_predivide_factor={gradient_predivide_factor}: must be above 0."
@@ -59,23 +58,23 @@ class Horovod(MultiRankStrategy):
         self.compression, self.op = compression, op
         self.gradient_predivide_factor = gradient_predivide_factor
         self.sparse_as_dense = sparse_as_dense
-        self._gradients: AveragedGradients | None = None
-        self._steps: CombinedSteps | None = None
+        self._gradients: GradientAverager | None = None
+        self._steps: AdasumSteps | None = None
         self._hvd: Any = None
 
     def setup(self, model: nn.Module, optimizers: Sequence[Optimizer], **known: Any) -> nn.Module:
-        """As elsewhere; batch norms that Horovod cannot train beside are refused unchanged."""
+        """Set up as other strategies do, after rejecting synchronized batch norms on GPUs."""
         asked = self._own.get("sync_batchnorm", known["options"].sync_batchnorm)
         if known["device"].type == "cuda" and known["world"].size > 1:
-            _refuse_synchronised(model, asked)
+            _reject_synchronized(model, asked)
         return super().setup(model, optimizers, **known)
 
-    def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
+    def wrap_model(self, optimizers: Sequence[Optimizer]) -> nn.Module:
         self._require_group()
         self._hvd = horovod.require_horovod()
         target = self.target.to(self.device)
         trained = [(name, value) for name, value in _named(target) if value.requires_grad]
-        self._check(trained)  # first: threads of Horovod's that an error left would complain
+        self._check(trained)  # first: Horovod's threads would print errors after a failure
         horovod.init_horovod(self.world)
         if self.op == "adasum":
             self._check_adasum()
@@ -85,9 +84,9 @@ class Horovod(MultiRankStrategy):
         compressor = getattr(self._hvd.Compression, self.compression)
         if self.op == "adasum":
             if self.world.size > 1:
-                self._steps = CombinedSteps(self._hvd, optimizers, trained, compressor)
+                self._steps = AdasumSteps(self._hvd, optimizers, trained, compressor)
             return target
-        self._gradients = AveragedGradients(
+        self._gradients = GradientAverager(
             self._hvd,
             trained,
             find_unused=self.options.find_unused_parameters,
@@ -95,33 +94,37 @@ class Horovod(MultiRankStrategy):
             gradient_predivide_factor=self.gradient_predivide_factor,
             sparse_as_dense=self.sparse_as_dense,
         )
-        return _Sharing(target, self._gradients)
+        return _AveragingModule(target, self._gradients)
 
-    def unsupported_reason(self, wish: str) -> str:
-        """Why Horovod cannot do something; "" when it can."""
-        if wish == "closure" and self.op == "adasum":
-            return "adasum combines whole steps, and a closure makes many in one. Use op='average'."
+    def unsupported_reason(self, feature: str) -> str:
+        """Return why Horovod does not support a feature; "" if it does."""
+        if feature == "closure" and self.op == "adasum":
+            return (
+                "adasum combines whole steps, but a closure computes many in one. Use op='average'."
+            )
         return ""
 
     def begin_micro_batch(self, last: bool) -> None:
-        """Before each forward pass: whether the gradients of its backward pass are averaged."""
+        """Prepare a forward pass; only the last one of a step averages gradients over the ranks."""
         if self._gradients is not None:
-            self._gradients.shares = last
+            self._gradients.enabled = last
 
     def reduce_gradients(self, parameters: Iterable[Any]) -> None:
-        """Average gradients that a backward pass without sharing left. Collective."""
+        """Average the gradients of a backward pass that did not average them. Collective."""
         if self.op == "average" and self.world.size > 1:
-            average_now(self._hvd, parameters, getattr(self._hvd.Compression, self.compression))
+            average_existing(
+                self._hvd, parameters, getattr(self._hvd.Compression, self.compression)
+            )
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return one line for the banner."""
         words = [f"{super().describe()} by {'mpi' if self._hvd.mpi_enabled() else 'gloo'}"]
         words += [f"compression {self.compression}"] if self.compression != "none" else []
         words += ["adasum"] if self.op == "adasum" else []
         return ", ".join(words)
 
     def close(self) -> None:
-        """Let go of the model and end Horovod's threads."""
+        """Release the model and end Horovod's threads."""
         for part in (self._gradients, self._steps):
             if part is not None:
                 part.close()
@@ -133,24 +136,24 @@ class Horovod(MultiRankStrategy):
     def _check(self, trained: Sequence[tuple[str, Tensor]]) -> None:
         if not trained:
             raise UsageError(
-                "The model has no parameter that is trained (requires_grad): horovod has nothing "
-                "to average. Unfreeze some, or use one process."
+                "The model has no trainable parameter (requires_grad), so horovod has nothing to "
+                "average. Unfreeze some, or use one process."
             )
         if self.device.type == "cuda" and not (self._hvd.cuda_built() or self._hvd.rocm_built()):
             raise UsageError(
-                "Horovod here was built without CUDA and cannot take a GPU's gradients.\n"
-                "Load nvcc and NCCL and build it again: allranks frameworks install horovod; "
-                "or use compute_setup='cpu'."
+                "This Horovod was built without CUDA and cannot average gradients on GPUs.\n"
+                "Load nvcc and NCCL and build it again (allranks frameworks install horovod), or use "
+                "compute_setup='cpu'."
             )
         for name, value in trained:
             if value.dtype not in _TYPES:
                 raise UsageError(
-                    f"Horovod cannot send gradients of {value.dtype}, and {name} has that type. "
+                    f"Horovod cannot send gradients of type {value.dtype}, which {name} has. "
                     "Use precision='bf16' (weights stay in fp32), or strategy='ddp'."
                 )
             if not value.is_contiguous():
                 raise UsageError(
-                    f"Horovod sends contiguous tensors only, and {name} is not (channels_last?). "
+                    f"Horovod sends contiguous tensors only, but {name} is not (channels_last?). "
                     "Leave out memory_format, or use strategy='ddp'."
                 )
 
@@ -158,9 +161,8 @@ class Horovod(MultiRankStrategy):
         size = self.world.size
         if size > 1 and not self._hvd.mpi_enabled():
             raise UsageError(
-                "op='adasum' works through MPI only, and Horovod meets over gloo here. Start the "
-                "ranks by mpirun (--launcher mpirun) with a Horovod that was built with MPI, or use "
-                "op='average'."
+                "op='adasum' works through MPI only, but Horovod uses gloo here. Start the ranks by "
+                "mpirun (--launcher mpirun) with a Horovod that was built with MPI, or use op='average'."
             )
         if size & (size - 1):
             raise UsageError(f"op='adasum' needs 2, 4, 8 … ranks, not {size}.")
@@ -168,10 +170,10 @@ class Horovod(MultiRankStrategy):
             raise UsageError("op='adasum' does not work with precision='fp16': use 'bf16'.")
 
 
-class _Sharing(nn.Module):
-    """The objective; a forward pass through it announces that its gradients are to be averaged."""
+class _AveragingModule(nn.Module):
+    """The objective; a forward pass through it prepares the averaging of its gradients."""
 
-    def __init__(self, module: nn.Module, gradients: AveragedGradients) -> None:
+    def __init__(self, module: nn.Module, gradients: GradientAverager) -> None:
         super().__init__()
         self.module = module
         self._gradients = gradients
@@ -186,19 +188,18 @@ def _named(target: nn.Module) -> list[tuple[str, Tensor]]:
     return [*target.named_parameters()]
 
 
-def _refuse_synchronised(model: nn.Module, asked: bool) -> None:
-    """Torch's NCCL in the middle of a backward pass, beside Horovod's own: each may wait for the other."""
+def _reject_synchronized(model: nn.Module, asked: bool) -> None:
+    """Raise UsageError for synchronized batch norms: torch's NCCL and Horovod's may deadlock."""
     for module in model.modules():
         if isinstance(module, nn.SyncBatchNorm) or (asked and isinstance(module, _BatchNorm)):
             what = "sync_batchnorm=True" if asked else "The model holds nn.SyncBatchNorm, which"
             raise UsageError(
-                f"{what} does not work with horovod on GPUs: batch norms wait for torch's NCCL while "
-                "gradients travel by Horovod's, and both may hang. Leave it out, or use "
-                "strategy='ddp'."
+                f"{what} does not work with horovod on GPUs: batch norms use torch's NCCL while gradients "
+                "use Horovod's, and both may hang. Leave it out, or use strategy='ddp'."
             )
 
 
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
+def _check_one_of(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         hint = did_you_mean(value, list(known))
         raise UsageError(f"Horovod({name}='{value}'): must be one of {', '.join(known)}.{hint}")

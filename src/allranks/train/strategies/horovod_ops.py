@@ -1,4 +1,4 @@
-"""What Horovod does to gradients and to steps, in its own operations."""
+"""Average gradients and combine optimizer steps with Horovod's operations."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 _NEVER = 1 << 30
-"""Backward passes before gradients travel: none does, until they are expected to."""
+"""backward_passes_per_step while gradients must not be sent."""
 
 Named = Sequence[tuple[str, Tensor]]
 
 
-class AveragedGradients:
-    """Gradients travel while a backward pass makes them, and are averaged when it returns.
+class GradientAverager:
+    """Gradients are sent during the backward pass and are averaged when it returns.
 
-    ``hvd.DistributedOptimizer`` starts and awaits the operations. It stands around an optimizer that
-    never steps: so the user's own may be of any class and several may share a model.
+    ``hvd.DistributedOptimizer`` starts the operations and waits for them. It wraps an optimizer that never
+    steps, so that the user's may be of any class and several may share a model.
     """
 
     def __init__(self, hvd: Any, named: Named, *, find_unused: bool, **options: Any) -> None:
-        self.shares = True
-        """Whether backward passes from now on share their gradients."""
+        self.enabled = True
+        """Whether the following backward passes average their gradients."""
         self._hvd = hvd
         self._parameters = [value for _, value in named]
         self._find_unused = find_unused and hvd.size() > 1
         warns = hvd.size() > 1 and hvd.rank() == 0 and not find_unused
         self._names = [name for name, _ in named] if warns else []
-        """To warn of parameters that are left out; empty when that was done, or need not be."""
+        """Names for the warning about unused parameters; empty after it or if there is none."""
         idle = torch.optim.SGD(self._parameters, lr=0.0)
         self._inner = hvd.DistributedOptimizer(idle, named_parameters=list(named), **options)
         self._inner.set_backward_passes_per_step(_NEVER)
         self._expected = self._queued = False
         self._hooks = [
-            value.register_post_accumulate_grad_hook(self._made) for value in self._parameters
+            value.register_post_accumulate_grad_hook(self._on_gradient)
+            for value in self._parameters
         ]
 
     def expect(self) -> None:
-        """A forward pass was begun: its backward pass shares, if any does."""
-        if self._expected is not self.shares:
-            self._expected = self.shares
-            self._inner.set_backward_passes_per_step(1 if self.shares else _NEVER)
+        """Prepare for the backward pass of a forward pass that begins now."""
+        if self._expected is not self.enabled:
+            self._expected = self.enabled
+            self._inner.set_backward_passes_per_step(1 if self.enabled else _NEVER)
 
     def close(self) -> None:
-        """Away with the hooks."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
-    def _made(self, _: Tensor) -> None:
-        """The first gradient of a backward pass: ask to be called at its end."""
+    def _on_gradient(self, _: Tensor) -> None:
+        """Register a callback for the end of the backward pass, at its first gradient."""
         if self._expected and not self._queued:
             self._queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -64,33 +65,33 @@ class AveragedGradients:
         self._inner.synchronize()
         self._inner.set_backward_passes_per_step(_NEVER)
         for value in unused:
-            value.grad = None  # Horovod makes zeros of it, by which momentum would move weights
+            value.grad = None  # Horovod sets it to zeros, with which momentum would change weights
 
     def _warn_of_unused(self) -> None:
-        """Once: where DDP would raise, Horovod makes zeros, by which decay still moves weights."""
+        """Warn once about parameters without a gradient: DDP would raise, Horovod uses zeros."""
         pairs = zip(self._names, self._parameters, strict=False)
         idle = [name for name, value in pairs if value.grad is None]
         self._names = []
         if idle:
             more = f" and {len(idle) - 1} more" if idle[1:] else ""
             print(
-                f"allranks: {idle[0]}{more} got no gradient in the first step. Horovod makes zeros of "
-                "that, and decay still moves weights. Freeze what is not used, or use "
+                f"allranks: {idle[0]}{more} got no gradient in the first step. Horovod uses zeros, with "
+                "which weight decay still changes them. Freeze unused parameters, or use "
                 "Horovod(find_unused_parameters=True).",
                 file=sys.stderr,
             )
 
     def _unused(self) -> list[Tensor]:
-        """Parameters without a gradient on any rank. Collective."""
+        """Return the parameters without a gradient on any rank. Collective."""
         there = torch.tensor([value.grad is not None for value in self._parameters]).int()
         total = self._hvd.allreduce(there, name="allranks.used", op=self._hvd.Sum).tolist()
         return [value for value, count in zip(self._parameters, total, strict=True) if not count]
 
 
-class CombinedSteps:
-    """Adasum: each rank steps by itself, and the ranks' steps are combined.
+class AdasumSteps:
+    """Adasum: each rank makes its own step, and the ranks' steps are combined.
 
-    On the difference that a step makes, not on gradients, so that it suits Adam and its like.
+    It works on the change of the weights, not on gradients, so that it suits Adam and similar optimizers.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class CombinedSteps:
             self._hooks.append(optimizer.register_step_post_hook(self._end))
 
     def close(self) -> None:
-        """Away with the hooks."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
@@ -128,8 +129,8 @@ class CombinedSteps:
         return self._hvd.allreduce_async_(short, name=name, op=self._hvd.Adasum), context
 
 
-def average_now(hvd: Any, parameters: Iterable[Tensor], compression: Any) -> None:
-    """Average the gradients that are there: the same ones on all ranks. Collective."""
+def average_existing(hvd: Any, parameters: Iterable[Tensor], compression: Any) -> None:
+    """Average the existing gradients, which must be the same ones on all ranks. Collective."""
     started = []
     for position, value in enumerate(parameters):
         if value.grad is None:

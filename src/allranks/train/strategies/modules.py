@@ -1,4 +1,4 @@
-"""What every strategy does to the modules of a model: find its blocks, checkpoint, sync batch norms."""
+"""Prepare a model's modules: find its blocks, checkpoint activations, synchronize batch norms."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def blocks(model: nn.Module, classes: Sequence[str | type] | None = None) -> list[nn.Module]:
-    """The outermost modules of the named classes, or those that repeat: a transformer's layers.
+    """Return the outermost modules of the given classes, or the repeated ones: a transformer's layers.
 
-    What repeats in a list or a sequence comes first; only without such, any siblings of one class.
+    Those are modules of one class in a list or a sequence or, without any, siblings of one class.
     """
     if classes is not None:
         return _of_classes(model, classes)
     return _repeated(model, _CONTAINERS) or _repeated(model, (nn.Module,))
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
-    """The module below an activation checkpoint."""
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the module inside an activation checkpoint."""
     inner: nn.Module = getattr(module, "_checkpoint_wrapped_module", module)
     return inner
 
 
 def outer_blocks(model: nn.Module, chosen: Sequence[nn.Module]) -> list[nn.Module]:
-    """The blocks that can be sharded by themselves: with their checkpoint, sharing no parameter."""
+    """Return the blocks that can be sharded separately: those that share no parameter with others."""
     holders: Counter[int] = Counter()
     for part in model.modules():
         holders.update(id(value) for value in part.parameters(recurse=False))
@@ -50,38 +50,40 @@ def outer_blocks(model: nn.Module, chosen: Sequence[nn.Module]) -> list[nn.Modul
 
 
 def checkpoint_activations(model: nn.Module, asked: bool | Sequence[str]) -> None:
-    """Recompute what the repeated blocks (or the named classes) computed, instead of keeping it."""
+    """Recompute the activations of the repeated blocks (or the given classes) in the backward pass."""
     if not asked:
         return
     chosen = blocks(model, None if asked is True else asked)
     if not chosen:
         raise UsageError(
             "activation_checkpointing=True: this model has no repeated blocks. "
-            "Name the classes, for example activation_checkpointing=['Block']."
+            "Give their classes, for example activation_checkpointing=['Block']."
         )
-    wrapped = {id(block): _checkpointed(block) for block in chosen}
+    wrapped = {id(block): _wrap_checkpoint(block) for block in chosen}
     for parent in [*model.modules()]:
         for name, child in [*parent.named_children()]:
-            if id(child) in wrapped and unwrapped(parent) is parent:
+            if id(child) in wrapped and unwrap(parent) is parent:
                 setattr(parent, name, wrapped[id(child)])
 
 
-def synchronise_batchnorm(model: nn.Module, device: torch.device, size: int) -> None:
-    """Let batch norms see the batches of all ranks. The parameters stay the same objects."""
+def synchronize_batchnorm(model: nn.Module, device: torch.device, size: int) -> None:
+    """Compute batch norms over the batches of all ranks. The parameters stay the same objects."""
     if size == 1 or not any(isinstance(module, _BatchNorm) for module in model.modules()):
         return
     if device.type == "cpu":
         raise UsageError(
-            "sync_batchnorm=True: PyTorch synchronises batch norms on GPUs only, and this training "
+            "sync_batchnorm=True: PyTorch synchronizes batch norms on GPUs only, but this training "
             "runs on CPUs. Leave it out here, or use compute_setup='gpu'."
         )
     if isinstance(model, _BatchNorm):
-        raise UsageError("sync_batchnorm=True: the model must hold the batch norm, not be it.")
+        raise UsageError(
+            "sync_batchnorm=True: the model itself is a batch norm. Put it into a module."
+        )
     nn.SyncBatchNorm.convert_sync_batchnorm(model)
 
 
 def move_state(optimizers: Sequence[Optimizer]) -> None:
-    """Let the state that optimizers already have follow their parameters to the device."""
+    """Move the existing state of optimizers to the devices of their parameters."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             counts_on_cpu = not (group.get("fused") or group.get("capturable"))
@@ -93,7 +95,7 @@ def move_state(optimizers: Sequence[Optimizer]) -> None:
 
 
 def state_tensors(optimizers: Sequence[Optimizer]) -> Iterator[Tensor]:
-    """What optimizers already keep beside their parameters, without counters, in one order."""
+    """Yield the existing state tensors of optimizers, without counters, in a fixed order."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -104,7 +106,7 @@ def state_tensors(optimizers: Sequence[Optimizer]) -> Iterator[Tensor]:
 
 def _of_classes(model: nn.Module, classes: Sequence[str | type]) -> list[nn.Module]:
     def named(module: nn.Module) -> bool:
-        kinds = type(unwrapped(module)).__mro__
+        kinds = type(unwrap(module)).__mro__
         return any(
             entry in kinds or entry in [kind.__name__ for kind in kinds] for entry in classes
         )
@@ -113,18 +115,18 @@ def _of_classes(model: nn.Module, classes: Sequence[str | type]) -> list[nn.Modu
     if not found:
         there = sorted({type(module).__name__ for module in model.modules()})
         asked = ", ".join(entry if isinstance(entry, str) else entry.__name__ for entry in classes)
-        raise UsageError(f"The model holds no {asked}. Its classes are {', '.join(there)}.")
+        raise UsageError(f"The model has no {asked}. Its classes are {', '.join(there)}.")
     return found
 
 
 def _repeated(model: nn.Module, parents: tuple[type, ...]) -> list[nn.Module]:
-    """Children that share their class with a sibling, of such parents."""
+    """Return the children of such parents that have a sibling of the same class."""
     repeated: set[int] = set()
     for parent in model.modules():
         children = [child for child in parent.children() if _may_be_block(child)]
-        often = Counter(type(unwrapped(child)) for child in children)
+        often = Counter(type(unwrap(child)) for child in children)
         if isinstance(parent, parents):
-            repeated |= {id(child) for child in children if often[type(unwrapped(child))] > 1}
+            repeated |= {id(child) for child in children if often[type(unwrap(child))] > 1}
     return [*_outermost(model, lambda module: id(module) in repeated)]
 
 
@@ -146,10 +148,10 @@ def _outermost(model: nn.Module, wanted: Callable[[nn.Module], bool]) -> Iterato
             todo = [*module.children(), *todo]
 
 
-def _checkpointed(block: nn.Module) -> nn.Module:
+def _wrap_checkpoint(block: nn.Module) -> nn.Module:
     norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
     extra: dict[str, Any] = {"context_fn": partial(_contexts, norms)} if norms else {}
-    # Imported when it is asked for: it loads much of torch.distributed.
+    # Imported on use: it loads much of torch.distributed.
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
         CheckpointImpl,
         checkpoint_wrapper,
@@ -161,12 +163,12 @@ def _checkpointed(block: nn.Module) -> nn.Module:
 def _contexts(
     norms: Sequence[nn.Module],
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _without_statistics(norms)
+    return nullcontext(), _keep_statistics(norms)
 
 
 @contextmanager
-def _without_statistics(norms: Sequence[nn.Module]) -> Iterator[None]:
-    """The second pass normalises as the first did, but the running statistics count a batch once."""
+def _keep_statistics(norms: Sequence[nn.Module]) -> Iterator[None]:
+    """Restore the running statistics after the second forward pass, so that a batch counts once."""
     kept = [(norm, dict(norm._buffers)) for norm in norms]
     for norm, statistics in kept:
         norm._buffers.update({k: v if v is None else v.clone() for k, v in statistics.items()})
@@ -177,12 +179,12 @@ def _without_statistics(norms: Sequence[nn.Module]) -> Iterator[None]:
             norm._buffers.update(statistics)
 
 
-def refuse_unmade(model: nn.Module) -> None:
-    """An error for parameters that have a shape but no values."""
+def check_initialized(model: nn.Module) -> None:
+    """Raise UsageError for parameters without values: lazy ones or on the meta device."""
     for name, value in model.named_parameters():
         if isinstance(value, nn.parameter.UninitializedParameter):
             raise UsageError(f"Parameter '{name}' is lazy: run one batch through the model first.")
         if value.is_meta:
             raise UsageError(
-                f"Parameter '{name}' is on the meta device: give the model values first."
+                f"Parameter '{name}' is on the meta device: initialize the model first."
             )

@@ -1,8 +1,8 @@
-"""Model and optimizer states by the user's parameter names, so that every strategy reads every other's.
+"""Model and optimizer states by the user's parameter names, so that any strategy can load them.
 
-An optimizer's state here is ``{"state": {name: {...}}, "param_groups": [{..., "params": [name]}]}``:
-PyTorch's own form with names for positions, and the optimizer's "kind". For a checkpoint `split_tensors`
-parts such a tree into its tensors, each under a key, and the rest, in which a note stands for each tensor.
+An optimizer's state is ``{"state": {name: {...}}, "param_groups": [{..., "params": [name]}]}``: PyTorch's
+form with names instead of positions, and the optimizer's "kind". For a checkpoint `split_tensors` splits
+such a tree into its tensors, each under a key, and a tree with a reference in place of each tensor.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch.optim import Optimizer
 from allranks.train.checkpoint.write_plan import FlatShard
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
-_HOW_NOT_WHAT = ("foreach", "fused", "capturable", "differentiable")
-"""Options that say how a step is computed: they belong to the machine, not to the state."""
-_NOTE = "$tensor"
+_NOT_STATE = ("foreach", "fused", "capturable", "differentiable")
+"""Options for how a step is computed: they belong to the machine, not to the state."""
+_REFERENCE = "$tensor"
 
 
 class TensorSource(Protocol):
-    """A checkpoint's tensors by their keys."""
+    """The tensors of a checkpoint by their keys."""
 
     path: Path
 
@@ -37,7 +37,7 @@ class TensorSource(Protocol):
 
 
 class TensorsInMemory:
-    """A source of tensors that are there already."""
+    """A `TensorSource` of tensors in memory."""
 
     path = Path()
 
@@ -60,9 +60,9 @@ class TensorsInMemory:
 def split_tensors(
     tree: Any, prefix: str, tensors: dict[str, Any], *, counters: bool = False
 ) -> Any:
-    """The tree with a note for each tensor, which goes to ``tensors`` under its path from ``prefix``.
+    """Move the tensors of a tree to ``tensors``, by their paths from ``prefix``; return the tree of references.
 
-    ``counters``: single numbers on the CPU, such as an optimizer's step counters, stay in the tree.
+    ``counters``: scalars on the CPU, such as an optimizer's step counters, stay in the tree.
     """
     apart = partial(split_tensors, tensors=tensors, counters=counters)
     if isinstance(tree, Mapping):
@@ -75,20 +75,20 @@ def split_tensors(
     if counters and isinstance(tree, Tensor) and not tree.dim() and tree.device.type == "cpu":
         return tree.detach().clone()
     tensors[prefix] = tree.detach() if isinstance(tree, Tensor) else tree
-    return {_NOTE: prefix}
+    return {_REFERENCE: prefix}
 
 
 def plain_number(value: Any) -> Any:
-    """NumPy's numbers as Python's own: a checkpoint holds nothing that needs NumPy to be read."""
-    numpy = sys.modules.get("numpy")  # without it there can be none
+    """Convert NumPy scalars to Python numbers, so that reading a checkpoint does not need NumPy."""
+    numpy = sys.modules.get("numpy")  # if it is not loaded there are none
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def join_tensors(tree: Any, place: Callable[[str], Any]) -> Any:
-    """The tree with ``place(key)`` for each note."""
+    """Return the tree with ``place(key)`` for each reference."""
     if isinstance(tree, Mapping):
-        if [*tree] == [_NOTE]:
-            return place(tree[_NOTE])
+        if [*tree] == [_REFERENCE]:
+            return place(tree[_REFERENCE])
         return {key: join_tensors(each, place) for key, each in tree.items()}
     if isinstance(tree, (list, tuple)):
         kind = tuple if isinstance(tree, tuple) else list
@@ -97,28 +97,28 @@ def join_tensors(tree: Any, place: Callable[[str], Any]) -> Any:
 
 
 def tensor_keys(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Name → key of the tensors at the top of a tree."""
+    """Return the keys of the tensors at the top level of a tree, by name."""
     return {
-        name: each[_NOTE]
+        name: each[_REFERENCE]
         for name, each in tree.items()
-        if isinstance(each, Mapping) and [*each] == [_NOTE]
+        if isinstance(each, Mapping) and [*each] == [_REFERENCE]
     }
 
 
 def user_name(name: str) -> str:
-    """The name without what wrappers put into it."""
+    """Return a parameter's name without the prefixes of wrappers."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 
 
 def entries(model: nn.Module) -> dict[str, Any]:
-    """The model's live state by the user's names."""
+    """Return the model's live state by the user's names."""
     return {user_name(key): value for key, value in model.state_dict(keep_vars=True).items()}
 
 
 def own_tensors(model: nn.Module, entries: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The entries that are the model's own tensors; all else its ``state_dict()`` made for the caller."""
+    """Return the entries that are parameters or buffers; ``state_dict()`` created all others."""
     own = {id(value) for value in (*model.parameters(), *model.buffers())}
     return {name: value for name, value in entries.items() if id(value) in own}
 
@@ -126,15 +126,15 @@ def own_tensors(model: nn.Module, entries: Mapping[str, Any]) -> dict[str, Tenso
 def model_mismatch(
     targets: Mapping[str, Any], saved: Mapping[str, str], source: TensorSource
 ) -> str:
-    """What is wrong with the saved tensors (name → key) for these; empty when they fit."""
-    own_tensors = {name: value for name, value in targets.items() if isinstance(value, Tensor)}
-    problems = [f"'{name}' is missing" for name in own_tensors if name not in saved]
-    problems += [f"'{name}' is not of this model" for name in saved if name not in own_tensors]
-    for name, value in own_tensors.items():
+    """Return why the saved tensors (name → key) do not fit these; empty if they do."""
+    own = {name: value for name, value in targets.items() if isinstance(value, Tensor)}
+    problems = [f"'{name}' is missing" for name in own if name not in saved]
+    problems += [f"'{name}' is not in this model" for name in saved if name not in own]
+    for name, value in own.items():
         if name in saved and source.shape(saved[name]) != tuple(_shape(value)):
             shape = [*source.shape(saved[name])]
-            problems.append(f"'{name}' is {shape}, here {[*_shape(value)]}")
-    return _too_long("The saved model does not fit this one", problems) if problems else ""
+            problems.append(f"'{name}' has shape {shape}, here {[*_shape(value)]}")
+    return _shorten("The saved model does not match this one", problems) if problems else ""
 
 
 def _shape(value: Any) -> Any:
@@ -142,7 +142,7 @@ def _shape(value: Any) -> Any:
 
 
 def load_rest(model: nn.Module, rest: Mapping[str, Any]) -> None:
-    """Hand what modules made for ``state_dict()`` back to them; the other entries stand for themselves."""
+    """Load the extra state of modules; all other entries keep their present values."""
     if rest:
         whole = model.state_dict(keep_vars=True)
         real = {user_name(key): key for key in whole}
@@ -153,7 +153,7 @@ def load_rest(model: nn.Module, rest: Mapping[str, Any]) -> None:
 def optimizer_names(
     optimizer: Optimizer, model: nn.Module, objective: nn.Module | None
 ) -> list[list[str]]:
-    """A name for each parameter of each group."""
+    """Return a name for each parameter of each group."""
     known: dict[int, str] = {}
     for prefix, module in (("", model), ("objective.", objective)):
         if module is not None:
@@ -168,7 +168,7 @@ def optimizer_names(
 def parameters_by_name(
     groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]]
 ) -> dict[Any, Any]:
-    """The parameters of an optimizer's groups by their names."""
+    """Return the parameters of an optimizer's groups by their names."""
     found: dict[Any, Any] = {}
     for group, group_names in zip(groups, names, strict=True):
         found.update(zip(group_names, group["params"], strict=True))
@@ -176,17 +176,17 @@ def parameters_by_name(
 
 
 def name_optimizer_state(optimizer: Optimizer, names: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The optimizer's live state with names for positions."""
+    """Return the optimizer's live state with names instead of positions."""
     raw = optimizer.state_dict()
     flat = [name for group in names for name in group]
     groups = [
         {**group, "params": [*group_names]}
         for group, group_names in zip(raw["param_groups"], names, strict=True)
     ]
-    # State that belongs to no parameter has a key of its own.
+    # State that does not belong to a parameter keeps its key.
     state = {flat[key] if isinstance(key, int) else key: raw["state"][key] for key in raw["state"]}
     rest = {key: value for key, value in raw.items() if key not in ("state", "param_groups")}
-    order = sorted(state, key=str)  # every rank walks the same way
+    order = sorted(state, key=str)  # the same order on every rank
     named = {"state": {key: state[key] for key in order}, "param_groups": groups}
     return {**rest, "kind": kind_of(optimizer), **named}
 
@@ -194,13 +194,13 @@ def name_optimizer_state(optimizer: Optimizer, names: Sequence[Sequence[str]]) -
 def apply_optimizer_state(
     optimizer: Optimizer, state: Mapping[str, Any], names: Sequence[Sequence[str]]
 ) -> None:
-    """Load a state whose tensors are already spread as the parameters are."""
+    """Load a state whose tensors are already sharded like the parameters."""
     position = {name: i for i, name in enumerate(name for group in names for name in group)}
     groups = []
     for mine, group_names, saved in zip(
         optimizer.param_groups, names, state["param_groups"], strict=True
     ):
-        kept = {key: mine[key] for key in _HOW_NOT_WHAT if key in mine}
+        kept = {key: mine[key] for key in _NOT_STATE if key in mine}
         params = [position[name] for name in group_names]
         groups.append({**mine, **saved, **kept, "params": params})
     moved = {position.get(key, key): value for key, value in state["state"].items()}
@@ -208,20 +208,20 @@ def apply_optimizer_state(
 
 
 def kind_of(optimizer: Optimizer) -> str:
-    """The name of its class."""
+    """Return the name of an optimizer's class."""
     return type(optimizer).__name__
 
 
 def family(kind: str) -> str:
-    """Optimizers with the same state: AdamW, Adam, DeepSpeed's own of both."""
+    """Return a common name for optimizers with the same state: Adam, AdamW and DeepSpeed's variants."""
     for word in ("DeepSpeedCPU", "Fused"):
         kind = kind.removeprefix(word)
     return "Adam" if kind == "AdamW" else kind
 
 
 def apply_group_options(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]]) -> None:
-    """Load learning rates and other options of the groups, without their parameters."""
-    left = ("params", *_HOW_NOT_WHAT)
+    """Load learning rates and other options of the groups, not their parameters."""
+    left = ("params", *_NOT_STATE)
     for mine, theirs in zip(optimizer.param_groups, saved, strict=True):
         mine.update({key: value for key, value in theirs.items() if key not in left})
 
@@ -229,21 +229,23 @@ def apply_group_options(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]]
 def optimizer_mismatch(
     optimizer: Optimizer, state: Mapping[str, Any], names: Sequence[Sequence[str]]
 ) -> str:
-    """What is wrong with a saved state for this optimizer and its parameters; empty when it fits."""
+    """Return why a saved state does not fit this optimizer; empty if it does."""
     saved, kind = state["param_groups"], kind_of(optimizer)
     if family(state["kind"]) != family(kind):
-        return f"The saved optimizer is {state['kind']}, this one {kind}."
+        return f"The saved optimizer is {state['kind']}, but this one is {kind}."
     if len(saved) != len(names):
-        return f"The saved optimizer has {len(saved)} parameter groups, this one {len(names)}."
+        return (
+            f"The saved optimizer has {len(saved)} parameter groups, but this one has {len(names)}."
+        )
     problems = []
     for i, (group, here) in enumerate(zip(saved, names, strict=True)):
         problems += [f"group {i} lacks '{name}'" for name in set(here) - set(group["params"])]
         problems += [f"group {i} has also '{name}'" for name in set(group["params"]) - set(here)]
     if not problems:
         return ""
-    return _too_long("The saved optimizer does not fit this one", sorted(problems))
+    return _shorten("The saved optimizer does not match this one", sorted(problems))
 
 
-def _too_long(what: str, problems: Sequence[str], most: int = 6) -> str:
+def _shorten(what: str, problems: Sequence[str], most: int = 6) -> str:
     more = f" and {len(problems) - most} more" if len(problems) > most else ""
     return f"{what}: {'; '.join(problems[:most])}{more}."

@@ -1,4 +1,4 @@
-"""One process: the model as it is, on its device."""
+"""One process: the model itself on its device."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from allranks.train.strategies.base import Strategy
 
 
 class Single(Strategy):
-    """No communication at all."""
+    """Training in one process, without communication."""
 
     name = "single"
 
-    def _place(self, optimizers: Sequence[Optimizer]) -> nn.Module:
+    def wrap_model(self, optimizers: Sequence[Optimizer]) -> nn.Module:
         return self.target.to(self.device)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return one line for the banner."""
         return f"single process on {self.device}"

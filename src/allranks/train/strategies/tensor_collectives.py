@@ -1,4 +1,4 @@
-"""Tensors over ranks in few large messages: broadcast, average, and the norm of all gradients."""
+"""Broadcast and average many tensors in a few large buckets, and clip gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ BUCKET_BYTES = 25 * 2**20
 
 
 def broadcast_tensors(tensors: Iterable[Tensor]) -> None:
-    """Overwrite each tensor with rank 0's, whatever its type."""
+    """Overwrite each tensor with rank 0's, of any type."""
     for bucket in _buckets(tensor.detach() for tensor in tensors):
         flat = _flatten_dense_tensors([*bucket])
-        dist.broadcast(flat.view(torch.uint8), src=0)  # as bytes: gloo does not know every type
+        dist.broadcast(flat.view(torch.uint8), src=0)  # as bytes: gloo does not support every type
         torch._foreach_copy_([*bucket], [*_unflatten_dense_tensors(flat, bucket)])
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], size: int) -> None:
-    """Average over the ranks the gradients that are there."""
+    """Average the existing gradients over the ranks."""
     there = (value.grad.detach() for value in parameters if value.grad is not None)
     for bucket in _buckets(there):
         flat = _flatten_dense_tensors([*bucket])
@@ -34,10 +34,9 @@ def average_gradients(parameters: Iterable[nn.Parameter], size: int) -> None:
 def clip_gradients(
     parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device
 ) -> Tensor:
-    """Scale gradients to a total norm of at most ``max_norm``; returns the norm there was.
+    """Clip gradients to a total norm of ``max_norm``; return the previous norm.
 
-    Works on the local parts of spread gradients with one small all-reduce, and never waits for the
-    device.
+    Sharded gradients need one small all-reduce; nothing waits for the device.
     """
     whole: list[Tensor] = []
     parts: list[Tensor] = []
@@ -53,7 +52,7 @@ def clip_gradients(
             square = square + shared
         norm = square.sqrt()
         scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        for group in _alike([*whole, *parts]):
+        for group in _group_by_type([*whole, *parts]):
             torch._foreach_mul_(group, scale.to(group[0].device))
     return norm
 
@@ -61,14 +60,14 @@ def clip_gradients(
 def _square_norm(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     """The sum of squares in at least fp32, as a scalar on the device."""
     total = torch.zeros((), device=device)
-    for group in _alike(tensors):
+    for group in _group_by_type(tensors):
         wide = torch.promote_types(group[0].dtype.to_real(), torch.float32)
         norms = torch.stack(torch._foreach_norm(group, 2, dtype=wide))
         total = total + norms.square().sum().to(device)
     return total
 
 
-def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+def _group_by_type(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     groups: dict[Any, list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
@@ -76,8 +75,8 @@ def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors of one type and device, up to a bucket's size together."""
-    for group in _alike(tensors):
+    """Yield lists of tensors of one type and device, each up to a bucket's size."""
+    for group in _group_by_type(tensors):
         bucket: list[Tensor] = []
         held = 0
         for tensor in group:

@@ -1,4 +1,4 @@
-"""The deepspeed strategy: ZeRO and offloading behind the Trainer's loop, and its checkpoints made plain."""
+"""The deepspeed strategy: ZeRO and offloading in the Trainer, and weights from DeepSpeed's checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before DeepSpeed starts: it is there and quiet, its compiler is there, and no dead build bars the way."""
+"""Import DeepSpeed, check that its compiler is available, and compute in the types that it trains."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ _COMPILED = {
     "lion": "fused_lion",
 }
 _ON_CPU = {"adam": "cpu_adam", "adamw": "cpu_adam", "adagrad": "cpu_adagrad", "lion": "cpu_lion"}
+_KNOWN_WARNINGS = ("using ZeRO with an untested optimizer", "before it has started")
+"""Warnings about what was checked here: only element-wise optimizers are accepted."""
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def load_deepspeed(device_type: str) -> Any:
-    """The package, for that kind of device."""
+    """Import deepspeed for that kind of device."""
     if device_type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:
         deepspeed = importlib.import_module("deepspeed")
     except ImportError as error:
         if error.name not in ("deepspeed", None):
-            raise MissingDependencyError(f"deepspeed does not load: {error}.") from None
+            raise MissingDependencyError(f"deepspeed cannot be imported: {error}.") from None
         raise MissingDependencyError(
             "The deepspeed strategy needs the 'deepspeed' package. "
             "Install it with: pip install 'allranks[deepspeed]'"
@@ -44,29 +47,25 @@ def load_deepspeed(device_type: str) -> Any:
     if kind != device_type:
         raise UsageError(
             f"DeepSpeed was set to {kind} in this process (DS_ACCELERATOR="
-            f"{os.environ.get('DS_ACCELERATOR', '')}), and this training runs on {device_type}.\n"
+            f"{os.environ.get('DS_ACCELERATOR', '')}), but this training runs on {device_type}.\n"
             f"Use compute_setup='{'gpu' if kind == 'cuda' else 'cpu'}', or unset DS_ACCELERATOR."
         )
-    # Its calls of collectives under their former names: nothing that a user could change.
+    # It calls collectives by deprecated names, which a user cannot change.
     warnings.filterwarnings(
         "ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning, "torch"
     )
-    logging.getLogger("DeepSpeed").addFilter(_worth_saying)
-    # Shared memory for inference: training never uses it, and building it takes minutes.
+    logging.getLogger("DeepSpeed").addFilter(_is_relevant)
+    # For inference only: building it takes minutes.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
 
-_SETTLED = ("using ZeRO with an untested optimizer", "before it has started")
-"""Warnings about what was looked at here: only optimizers that suit pieces are let through."""
-
-
-def _worth_saying(record: logging.LogRecord) -> bool:
-    return not any(words in record.getMessage() for words in _SETTLED)
+def _is_relevant(record: logging.LogRecord) -> bool:
+    return not any(words in record.getMessage() for words in _KNOWN_WARNINGS)
 
 
 def needed_ops(config: Mapping[str, Any]) -> dict[str, str]:
-    """What DeepSpeed compiles for this configuration, and why."""
+    """Return what DeepSpeed compiles for this configuration, and the reasons."""
     zero, optimizer = config.get("zero_optimization", {}), config.get("optimizer", {})
     devices = [
         (zero.get(name) or {}).get("device", "none")
@@ -84,7 +83,7 @@ def needed_ops(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_compiler(deepspeed: Any, ops: Mapping[str, str]) -> None:
-    """An error, before minutes are lost, where something must be compiled and cannot be."""
+    """Raise MissingDependencyError if something must be compiled but cannot be."""
     beside = Path(sys.executable).parent
     if shutil.which("ninja") is None and (beside / "ninja").exists():
         os.environ["PATH"] += f"{os.pathsep}{beside}"  # a venv that was not activated
@@ -94,7 +93,7 @@ def check_compiler(deepspeed: Any, ops: Mapping[str, str]) -> None:
     for op, why in ops.items():
         if missing and not deepspeed.ops.__installed_ops__.get(op):
             raise MissingDependencyError(
-                f"DeepSpeed compiles its {op} for {why}, and {' and '.join(missing)} is not there.\n"
+                f"DeepSpeed compiles its {op} for {why}, but {' and '.join(missing)} is missing.\n"
                 "Load a compiler (module load gcc), pip install ninja, or give the Trainer a torch optimizer."
             )
         if op == "async_io" and not deepspeed.ops.op_builder.AsyncIOBuilder().is_compatible(
@@ -102,41 +101,38 @@ def check_compiler(deepspeed: Any, ops: Mapping[str, str]) -> None:
         ):
             raise MissingDependencyError(
                 "Offloading to NVMe needs libaio with its header, which the compiler does not find.\n"
-                "Install it (apt install libaio-dev, dnf install libaio-devel), or say where it is: "
+                "Install it (apt install libaio-dev, dnf install libaio-devel), or set its path: "
                 "CFLAGS=-I/path/include LDFLAGS=-L/path/lib."
             )
 
 
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
 def check_types(target: nn.Module) -> None:
-    """An error for parameters of a type that DeepSpeed does not train."""
+    """Raise UsageError for parameters of a type that DeepSpeed does not train."""
     for name, value in target.named_parameters():
         if value.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise UsageError(
                 f"Parameter '{name}' is {value.dtype}: DeepSpeed trains in fp32, bf16 and fp16. "
-                "Leave TrainConfig(dtype=…) out, or use strategy='ddp'."
+                "Leave out TrainConfig(dtype=…), or use strategy='ddp'."
             )
 
 
 def compute_in(model: Any, dtype: torch.dtype, device_type: str) -> None:
-    """Under autocast, which joins short weights with fp32 inputs; fp32 comes out."""
+    """Run the model under autocast, which combines 16-bit weights with fp32 inputs; return fp32."""
     inner = model.forward
 
     @wraps(inner)
     def forward(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast(device_type, dtype):
-            return _widened(inner(*args, **kwargs))
+            return _to_fp32(inner(*args, **kwargs))
 
     model.forward = forward
 
 
-def _widened(value: Any) -> Any:
+def _to_fp32(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.float() if value.dtype in HALF.values() else value
     if isinstance(value, dict):
-        return type(value)({key: _widened(each) for key, each in value.items()})
+        return type(value)({key: _to_fp32(each) for key, each in value.items()})
     if type(value) in (tuple, list):
-        return type(value)(_widened(each) for each in value)
+        return type(value)(_to_fp32(each) for each in value)
     return value

@@ -1,7 +1,7 @@
-"""DeepSpeed's configuration: read, completed from what the training knows, and checked before anything starts.
+"""Read a DeepSpeed configuration, complete it from the training's options, and check it before the start.
 
-Nothing here imports torch or deepspeed. `settle` fills "auto" as the Hugging Face integrations write it,
-and every contradiction between the file and `TrainConfig` is told with both values.
+Nothing here imports torch or deepspeed. `complete_config` fills in "auto" as the Hugging Face integrations
+use it; every contradiction between the file and `TrainConfig` is an error with both values.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from allranks.core.lenient_json import LenientJSONError, read_lenient
 from allranks.errors import UsageError, did_you_mean
 from allranks.train.strategies.deepspeed.config_sections import (
-    settle_batch,
-    settle_optimizer,
-    settle_scheduler,
+    check_optimizer,
+    complete_batch,
+    complete_scheduler,
 )
 
 KNOWN = (
@@ -41,8 +41,8 @@ _DEVICES = ("cpu", "nvme", "none")
 
 
 @dataclass(frozen=True)
-class TrainingFacts:
-    """What the training knows, and what it goes by once the configuration has had its say."""
+class SharedOptions:
+    """The training's options that a DeepSpeed configuration may also set."""
 
     precision: str = "fp32"
     accumulate: int = 1
@@ -56,7 +56,7 @@ class TrainingFacts:
 
 
 def read_config(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
-    """The configuration and what is to be warned of. A file may hold comments and stray commas."""
+    """Return the configuration and warnings. A file may have comments and trailing commas."""
     if source is None:
         return {}, []
     if isinstance(source, Mapping):
@@ -72,11 +72,11 @@ def read_config(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str
         raise UsageError(f"The DeepSpeed configuration {path}, {error}") from None
     if not isinstance(value, dict):
         raise UsageError(
-            f"The DeepSpeed configuration {path} holds a {type(value).__name__}, not {{…}}."
+            f"The DeepSpeed configuration {path} is a {type(value).__name__}, not an object {{…}}."
         )
     warned = [f"{path}, line {each.line}: {each.what} is not JSON" for each in corrections]
     if warned:
-        warned[-1] += "; what it was read as is deepspeed.json in the run folder"
+        warned[-1] += "; see deepspeed.json in the run folder for how it was read"
     return value, warned
 
 
@@ -86,7 +86,7 @@ def add_shorthands(
     offload_optimizer: str | None,
     offload_parameters: str | None,
 ) -> dict[str, Any]:
-    """``DeepSpeed(stage=3, offload_optimizer="cpu")`` as the sections that mean it; ZeRO 1 without any."""
+    """Add the sections for ``DeepSpeed(stage=3, offload_optimizer="cpu")``; the default is ZeRO 1."""
     made = copy.deepcopy(config)
     if not config and stage is None:
         stage = 3 if offload_parameters else 1
@@ -106,8 +106,8 @@ def add_shorthands(
         there = zero.get(name, value)
         if there not in (value, "auto"):
             raise UsageError(
-                f"DeepSpeed({name}={value!r}) and zero_optimization.{name} = {there!r} in the configuration: "
-                "give one of them."
+                f"DeepSpeed({name}={value!r}) contradicts zero_optimization.{name} = {there!r} in the "
+                "configuration. Use one of them."
             )
         zero[name] = value
     return made
@@ -118,7 +118,7 @@ def _asks(*values: Any) -> bool:
 
 
 def _offload(name: str, where: str | None) -> dict[str, Any] | None:
-    """``cpu``, ``none`` or ``nvme:/path``."""
+    """Return the section for ``cpu``, ``none`` or ``nvme:/path``."""
     if where is None:
         return None
     device, _, path = where.partition(":")
@@ -127,10 +127,10 @@ def _offload(name: str, where: str | None) -> dict[str, Any] | None:
     return {"device": device, **({"nvme_path": path} if path else {})}
 
 
-def settle(
-    config: Mapping[str, Any], facts: TrainingFacts
-) -> tuple[dict[str, Any], TrainingFacts, list[str]]:
-    """The configuration completed and checked, the facts that result, and warnings."""
+def complete_config(
+    config: Mapping[str, Any], options: SharedOptions
+) -> tuple[dict[str, Any], SharedOptions, list[str]]:
+    """Return the completed and checked configuration, the resulting options, and warnings."""
     made = copy.deepcopy(dict(config))
     warned = [
         f"DeepSpeed does not know '{name}' in its configuration.{did_you_mean(name, KNOWN)}"
@@ -138,18 +138,18 @@ def settle(
         if name not in KNOWN
     ]
     stage = _stage(made)
-    facts = _precision(made, facts)
-    facts = _clipping(made, facts)
-    settle_batch(made, facts.accumulate, facts.world)
-    settle_optimizer(made, facts.optimizer, stage)
-    left = settle_scheduler(made, facts.warmup_steps, facts.optimizer_params)
+    options = _precision(made, options)
+    options = _clipping(made, options)
+    complete_batch(made, options.accumulate, options.world)
+    check_optimizer(made, options.optimizer, stage)
+    left = complete_scheduler(made, options.warmup_steps, options.optimizer_params)
     dropped = [
         name
         for name in _drop_auto(made)
         if not name.startswith(("zero_optimization.", "scheduler."))
     ]
     warned += [f"'auto' for {name} is left to DeepSpeed's default." for name in dropped]
-    return made, replace(facts, warmup_steps=left), warned
+    return made, replace(options, warmup_steps=left), warned
 
 
 def _stage(config: dict[str, Any]) -> int:
@@ -164,34 +164,34 @@ def _stage(config: dict[str, Any]) -> int:
     device = (zero.get("offload_param") or {}).get("device", "none")
     if device != "none" and stage != 3:
         raise UsageError(
-            f"Parameters are offloaded by ZeRO 3 alone, and zero_optimization.stage is {stage}."
+            f"Offloading parameters needs ZeRO 3, but zero_optimization.stage is {stage}."
         )
     where = (zero.get("offload_optimizer") or {}).get("device", "none")
     if (where != "none" and stage == 0) or (where == "nvme" and stage != 3):
         needs = "3" if where == "nvme" else "1, 2 or 3"
         raise UsageError(
-            f"The optimizer is offloaded to {where} by ZeRO {needs}, and zero_optimization.stage is {stage}."
+            f"Offloading the optimizer to {where} needs ZeRO {needs}, but zero_optimization.stage is {stage}."
         )
     return int(stage)
 
 
 def stage_of(config: Mapping[str, Any]) -> int:
-    """The ZeRO stage of a settled configuration."""
+    """Return the ZeRO stage of a completed configuration."""
     return int(config.get("zero_optimization", {}).get("stage", 0))
 
 
-def _precision(config: dict[str, Any], facts: TrainingFacts) -> TrainingFacts:
-    """The sections fp16 and bf16 (or torch_autocast) and TrainConfig's precision made one."""
+def _precision(config: dict[str, Any], options: SharedOptions) -> SharedOptions:
+    """Combine the sections fp16 and bf16 (or torch_autocast) with TrainConfig's precision."""
     if "bfloat16" in config:
         config["bf16"] = config.pop("bfloat16")
-    asked = facts.precision if facts.precision in _HALF else None
+    asked = options.precision if options.precision in _HALF else None
     on = [name for name in _HALF if _enabled(config.get(name)) is True]
     cast = config.get("torch_autocast")
     if _enabled(cast) is True:
         on.append({"float16": "fp16"}.get(str(cast.get("dtype")), "bf16"))  # type: ignore[union-attr]
     if len(on) > 1:
         raise UsageError(
-            f"The DeepSpeed configuration enables {' and '.join(on)}: enable one of them."
+            f"The DeepSpeed configuration enables {' and '.join(on)}. Enable one of them."
         )
     if asked and on and on != [asked]:
         raise UsageError(
@@ -200,38 +200,38 @@ def _precision(config: dict[str, Any], facts: TrainingFacts) -> TrainingFacts:
         )
     if asked and not on and _enabled(config.get(asked)) is False:
         raise UsageError(
-            f"TrainConfig(precision='{asked}'), but the DeepSpeed configuration says "
+            f"TrainConfig(precision='{asked}'), but the DeepSpeed configuration has "
             f'"{asked}": {{"enabled": false}}.\nUse precision=\'fp32\', or "enabled": "auto".'
         )
     for name in _HALF:
         if name in config or (name == asked and not on):
             section = config.setdefault(name, {})
             section["enabled"] = _enabled(section) is True or (name == asked and not on)
-    return replace(facts, precision=on[0] if on else facts.precision)
+    return replace(options, precision=on[0] if on else options.precision)
 
 
 def _enabled(section: Any) -> Any:
-    """True, False, "auto", or None where nothing is said."""
+    """Return True, False, "auto", or None if it is not set."""
     if not isinstance(section, dict) or "enabled" not in section:
         return None
     return section["enabled"]
 
 
-def _clipping(config: dict[str, Any], facts: TrainingFacts) -> TrainingFacts:
+def _clipping(config: dict[str, Any], options: SharedOptions) -> SharedOptions:
     there = config.get("gradient_clipping")
-    if there == "auto" or there is None or (there == 0 and facts.clip_norm is None):
-        config["gradient_clipping"] = facts.clip_norm or 0.0
-        return facts
-    if facts.clip_norm is not None and float(there) != facts.clip_norm:
+    if there == "auto" or there is None or (there == 0 and options.clip_norm is None):
+        config["gradient_clipping"] = options.clip_norm or 0.0
+        return options
+    if options.clip_norm is not None and float(there) != options.clip_norm:
         raise UsageError(
-            f"TrainConfig(clip_norm={facts.clip_norm}), but gradient_clipping is {there} in the DeepSpeed "
-            'configuration.\nGive one of them; "auto" takes TrainConfig\'s.'
+            f"TrainConfig(clip_norm={options.clip_norm}), but gradient_clipping is {there} in the DeepSpeed "
+            'configuration.\nUse one of them; "auto" takes TrainConfig\'s.'
         )
-    return replace(facts, clip_norm=float(there))
+    return replace(options, clip_norm=float(there))
 
 
 def _drop_auto(config: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Take away what is still "auto", and tell where it was."""
+    """Remove values that are still "auto" and yield their names."""
     for name, value in [*config.items()]:
         if value == "auto":
             del config[name]

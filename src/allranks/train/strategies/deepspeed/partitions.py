@@ -1,8 +1,7 @@
-"""Whole parameters and optimizer states out of DeepSpeed's pieces, and back into them.
+"""Read and write whole parameters and optimizer states in DeepSpeed's partitions.
 
-`Partitions` knows where one engine keeps them: ZeRO 0 keeps them whole, ZeRO 1 and 2 keep this rank's stretch of
-all parameters laid end to end, ZeRO 3 a part of each parameter. Methods marked collective are called by all
-ranks in the same order.
+ZeRO 0 keeps them whole, ZeRO 1 and 2 this rank's range of all flattened parameters, ZeRO 3 a part of each
+parameter. Methods marked collective are called by all ranks in the same order.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Partitions:
         self._masters = dict(self._whole_masters())
 
     def _whole_masters(self) -> Iterator[tuple[int, Tensor]]:
-        """Without ZeRO, half precision keeps an fp32 twin of each parameter."""
+        """Yield the fp32 copy of each parameter that half precision without ZeRO keeps."""
         if self.stage == 0 and hasattr(self._outer, "fp32_groups"):
             for halves, wholes in zip(
                 self._outer.fp16_groups, self._outer.fp32_groups, strict=True
@@ -44,7 +43,7 @@ class Partitions:
                     yield id(half), whole
 
     def get(self, parameter: Any) -> Tensor:
-        """The whole parameter, in fp32 where there is such a copy. Collective."""
+        """Return the whole parameter, in fp32 if there is such a copy. Collective."""
         short = parameter.dtype in (torch.bfloat16, torch.float16)
         if id(parameter) in self._masters:
             return self._masters[id(parameter)].detach()
@@ -56,18 +55,18 @@ class Partitions:
         with gather([parameter]):
             return parameter.detach().clone()
 
-    def held(self, parameter: Any) -> Any:
-        """What of a parameter this rank holds: all of it, or its FlatShard; fp32 where there is such a copy."""
-        if self._in_files:
+    def own_part(self, parameter: Any) -> Any:
+        """Return this rank's part of a parameter, whole or as a FlatShard; in fp32 if there is such a copy."""
+        if self._is_on_nvme:
             return self.get(
                 parameter
-            )  # a partition that is not in memory: gathered, so that it can be saved
+            )  # a partition on NVMe is not in memory: it is gathered for saving
         if id(parameter) in self._masters:
             return self._masters[id(parameter)].detach()
         short = parameter.dtype in (torch.bfloat16, torch.float16)
         if self._is_split(parameter) and (short or hasattr(parameter, "ds_id")):
-            return self._stretch(parameter, self._flat(parameter).detach())
-        if hasattr(parameter, "ds_id"):  # not trained: no optimizer knows it
+            return self._shard_of(parameter, self._flat(parameter).detach())
+        if hasattr(parameter, "ds_id"):  # frozen: not in the optimizer
             part, start = (
                 parameter.ds_tensor.detach(),
                 self._rank_in(parameter) * parameter.ds_tensor.ds_numel,
@@ -78,13 +77,13 @@ class Partitions:
             )
         return parameter.detach()
 
-    def _stretch(self, parameter: Any, flat: Tensor) -> FlatShard:
-        """This rank's row of a parameter, or of a state beside it, out of the flat tensor."""
+    def _shard_of(self, parameter: Any, flat: Tensor) -> FlatShard:
+        """Return this rank's range of a parameter, or of its optimizer state, in the flat tensor."""
         shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
         if self.stage == 3:
-            _, own, size = self._place(parameter)
+            _, own, size = self._position(parameter)
             start = self._rank_in(parameter) * size
-            count = max(0, min(size, parameter.ds_numel - start))  # the last may be short
+            count = max(0, min(size, parameter.ds_numel - start))  # the last may be shorter
         elif parameter._hp_mapping is None:
             own = start = count = 0
         else:
@@ -99,14 +98,14 @@ class Partitions:
         return int(self._outer._get_param_partition_rank(parameter))
 
     @property
-    def _in_files(self) -> bool:
+    def _is_on_nvme(self) -> bool:
         return bool(getattr(self._outer, "swap_optimizer", False)) or bool(
             getattr(self._outer, "params_in_nvme_and_cpu", False)
         )
 
     def set(self, parameter: Any, source: Tensor | None) -> None:
-        """Rank 0's values everywhere, also in the fp32 copy. Collective."""
-        self._refuse_files()
+        """Set a parameter and its fp32 copy to rank 0's values on all ranks. Collective."""
+        self._reject_nvme()
         whole = self.spread(source, getattr(parameter, "ds_shape", parameter.shape), torch.float32)
         if hasattr(parameter, "ds_id"):
             self._set_partitioned(parameter, whole)
@@ -123,7 +122,7 @@ class Partitions:
             parameter.data.copy_(whole)
 
     def spread(self, source: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Rank 0's tensor on every rank. Collective."""
+        """Broadcast rank 0's tensor to every rank. Collective."""
         whole = torch.empty(tuple(shape), dtype=dtype, device=self.device)
         if source is not None:
             whole.copy_(source)
@@ -133,7 +132,7 @@ class Partitions:
     # The optimizer's state
 
     def state(self, parameter: Any) -> dict[str, Any]:
-        """The optimizer's state of one parameter: whole tensors and single numbers. Collective."""
+        """Return the optimizer's state of one parameter: whole tensors and scalars. Collective."""
         if not parameter.requires_grad or id(parameter) not in self._group_of:
             return {}
         kept = self.optimizer.state.get(self._flat(parameter), {})
@@ -142,16 +141,16 @@ class Partitions:
             for key, value in kept.items()
         }
 
-    def held_state(self, parameter: Any) -> dict[str, Any]:
-        """What of the optimizer's state of a parameter this rank holds."""
-        if self._in_files:
+    def own_state(self, parameter: Any) -> dict[str, Any]:
+        """Return this rank's part of the optimizer's state of a parameter."""
+        if self._is_on_nvme:
             return self.state(parameter)
         if not parameter.requires_grad or id(parameter) not in self._group_of:
             return {}
         kept = self.optimizer.state.get(self._flat(parameter), {})
         split = self._is_split(parameter)
         return {
-            key: self._stretch(parameter, value) if split and _is_large(value) else value
+            key: self._shard_of(parameter, value) if split and _is_large(value) else value
             for key, value in kept.items()
         }
 
@@ -170,8 +169,8 @@ class Partitions:
         return flat.view(parameter.shape)
 
     def set_state(self, parameter: Any, key: str, value: Any) -> None:
-        """A whole tensor (on every rank) or a number into the optimizer's state."""
-        self._refuse_files()
+        """Set a whole tensor (given on every rank) or a scalar in the optimizer's state."""
+        self._reject_nvme()
         flat = self._flat(parameter)
         kept = self.optimizer.state[flat]
         if not _is_large(value):
@@ -184,48 +183,48 @@ class Partitions:
             self._write(kept[key], parameter, value)
 
     def _counter(self, parameter: Any, value: Any) -> Any:
-        """Step counters live beside the parameter for fused kernels, else on the CPU."""
+        """Put step counters on the parameter's device for fused optimizers, otherwise on the CPU."""
         if not isinstance(value, Tensor):
             return value
         group = self.optimizer.param_groups[self._group_of[id(parameter)]]
         beside = group.get("fused") or group.get("capturable")
         return value.clone().to(self._flat(parameter).device if beside else "cpu")
 
-    def _refuse_files(self) -> None:
+    def _reject_nvme(self) -> None:
         if getattr(self._outer, "swap_optimizer", False):
             raise UsageError(
-                "An optimizer that is offloaded to NVMe keeps its state in files, and nothing can be loaded into "
-                "them.\nResume with offload_optimizer='cpu'."
+                "An optimizer that is offloaded to NVMe cannot be loaded: its state is in DeepSpeed's files.\n"
+                "Resume with offload_optimizer='cpu'."
             )
 
-    # Where things are
+    # Positions in the flat tensors
 
     def _is_split(self, parameter: Any) -> bool:
         trained = parameter.requires_grad and id(parameter) in self._group_of
         return trained and (hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"))
 
     def _flat(self, parameter: Any) -> Any:
-        """What the optimizer inside steps for this parameter."""
+        """Return the tensor that DeepSpeed's inner optimizer steps for this parameter."""
         outer = self._outer
         if self.stage == 3:
-            return outer.fp32_partitioned_groups_flat[self._place(parameter)[0]]
+            return outer.fp32_partitioned_groups_flat[self._position(parameter)[0]]
         if not self._is_split(parameter):
             return self._masters.get(id(parameter), parameter)
         name = "single_partition_of_fp32_groups"
         flats = getattr(outer, name if hasattr(outer, name) else "fp32_groups_flat_partition")
         return flats[self._group_of[id(parameter)]]
 
-    def _place(self, parameter: Any) -> tuple[int, int, int]:
+    def _position(self, parameter: Any) -> tuple[int, int, int]:
         place: tuple[int, int, int] = self._outer.grad_position[self._outer.get_param_id(parameter)]
         return place
 
     def _write(self, flat: Tensor, parameter: Any, whole: Tensor) -> None:
-        """This rank's stretch of a whole tensor into the flat one."""
+        """Copy this rank's range of a whole tensor to the flat one."""
         numbers = whole.detach().flatten()
         if self.stage == 3:
-            _, start, count = self._place(parameter)
+            _, start, count = self._position(parameter)
             rank = self._rank_in(parameter)
-            numbers = numbers[rank * count : (rank + 1) * count]  # the last may be short
+            numbers = numbers[rank * count : (rank + 1) * count]  # the last may be shorter
             flat.data.narrow(0, start, numbers.numel()).copy_(numbers)
         elif parameter._hp_mapping is not None:
             inside, own = (
@@ -241,7 +240,7 @@ def _is_large(value: Any) -> bool:
 
 
 def gather(parameters: Sequence[Any], modifier_rank: int | None = None) -> Any:
-    """Inside, ZeRO 3's parameters are whole; ``modifier_rank``'s changes become everyone's."""
+    """Gather ZeRO 3's parameters; the changes of ``modifier_rank`` are broadcast at the end."""
     zero = importlib.import_module("deepspeed").zero
     return zero.GatheredParameters([*parameters], modifier_rank=modifier_rank)
 

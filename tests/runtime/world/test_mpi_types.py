@@ -58,9 +58,9 @@ def test_what_cannot_be_reduced_is_named() -> None:
 
 
 def test_every_type_travels_as_integers_of_its_size() -> None:
-    from allranks.runtime.world.mpi.mpi_types import moved_as, reduced_type
+    from allranks.runtime.world.mpi.mpi_types import reduced_type, transfer_type
 
-    assert moved_as(torch.bfloat16) == torch.int16
-    assert moved_as(torch.complex128) == torch.int64
+    assert transfer_type(torch.bfloat16) == torch.int16
+    assert transfer_type(torch.complex128) == torch.int64
     assert reduced_type.__wrapped__(MPI, torch.float32) == "FLOAT"
     assert reduced_type.__wrapped__(MPI, torch.uint32) == "UINT32_T"

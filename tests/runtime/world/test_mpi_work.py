@@ -83,7 +83,7 @@ def test_a_scatter_waits_for_the_receivers_gpu(monkeypatch: pytest.MonkeyPatch) 
     from allranks.runtime.world.mpi.mpi_collectives import Calls
 
     order: list[str] = []
-    monkeypatch.setattr(Buffer, "ready", lambda self: order.append("ready"))
+    monkeypatch.setattr(Buffer, "wait_ready", lambda self: order.append("ready"))
     monkeypatch.setattr(Buffer, "spec", lambda self: [])
     comm = SimpleNamespace(
         Get_rank=lambda: 1, Get_size=lambda: 2, Scatterv=lambda *words: order.append("Scatterv")

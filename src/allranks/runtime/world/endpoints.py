@@ -1,4 +1,4 @@
-"""Where ranks meet: ports that are tried, addresses chosen by route, their interface."""
+"""Ports that are tried in order, and addresses with their network interface, chosen by route."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STRIDE = 1009
 
 
 def derived_port(seed: str) -> int:
-    """A port in the range, the same on every rank that has the same seed.
+    """Return a port in the range, the same on every rank that has the same seed.
 
     A job id seeds it with its own number: jobs with neighbouring ids on a node get different ports.
     """
@@ -29,7 +29,7 @@ def derived_port(seed: str) -> int:
 
 
 def candidate_ports(start: int, count: int = 8) -> list[int]:
-    """The ports that rank 0 tries, and the others look at, in this order."""
+    """Return the ports that rank 0 tries to listen at, and the others to connect to, in this order."""
     span = LAST_PORT - FIRST_PORT + 1
     if not FIRST_PORT <= start <= LAST_PORT:
         return [start]
@@ -37,7 +37,7 @@ def candidate_ports(start: int, count: int = 8) -> list[int]:
 
 
 def free_port(host: str, start: int | None = None) -> int:
-    """The first port, from the start on, that can be bound on this machine's address ``host``."""
+    """Return the first port, from the start on, that can be bound on this machine's address ``host``."""
     first = derived_port(host) if start is None else start
     tried = candidate_ports(first, 64)
     for port in tried:
@@ -50,12 +50,12 @@ def free_port(host: str, start: int | None = None) -> int:
 
 
 def format_endpoint(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 address: ``[::1]:29500``."""
+    """Return ``host:port``, with brackets around an IPv6 address: ``[::1]:29500``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_endpoint(text: str) -> tuple[str, int | None]:
-    """``host:port``, ``[::1]:port`` or a bare host; the port is None when there is none."""
+    """Split ``host:port``, ``[::1]:port`` or a bare host; the port is None when there is none."""
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
         port = port.removeprefix(":")
@@ -69,7 +69,7 @@ def split_endpoint(text: str) -> tuple[str, int | None]:
 
 
 def route_address(peer: str) -> tuple[str, str | None]:
-    """This machine's address on the way to ``peer``, and its interface.
+    """Return this machine's address on the route to ``peer``, and its interface.
 
     Connecting a UDP socket sends nothing: the kernel only looks up the route. ``hostname -i`` gives
     127.0.1.1 on many machines, which no peer can reach.
@@ -94,7 +94,7 @@ def route_address(peer: str) -> tuple[str, str | None]:
 
 
 def _can_bind(host: str, port: int) -> bool:
-    """Try it as the store will: on the host's address and on all addresses."""
+    """Whether torch's store could listen: on the host's address and on all addresses."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -112,7 +112,7 @@ def _can_bind(host: str, port: int) -> bool:
 
 
 def _interface_of(address: str) -> str | None:
-    """The interface that carries an address; all of 127.0.0.0/8 is lo."""
+    """Return the interface that has an address; all of 127.0.0.0/8 is lo."""
     if address.startswith("127."):
         return "lo"
     if ":" in address:
@@ -130,7 +130,7 @@ def _ipv4_of(name: str) -> str | None:
 
 
 def _inet6() -> Iterator[tuple[str, str]]:
-    """Address and interface of each line of the kernel's table; the ioctl knows only IPv4."""
+    """Return address and interface of each line of the kernel's table; the ioctl knows only IPv4."""
     table = Path("/proc/net/if_inet6")
     for line in table.read_text().splitlines() if table.exists() else []:
         fields = line.split()
@@ -138,7 +138,7 @@ def _inet6() -> Iterator[tuple[str, str]]:
 
 
 def listen(port: int) -> socket.socket:
-    """A door on all addresses: IPv6 and IPv4."""
+    """Listen on all addresses: IPv6 and IPv4."""
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(

@@ -58,22 +58,22 @@ class RankInfo(Protocol):
 
 
 def gloo_variables(
-    place: RankInfo, address: str, port: int, *, cross: tuple[int, int] | None = None
+    rank_info: RankInfo, address: str, port: int, *, cross: tuple[int, int] | None = None
 ) -> dict[str, str]:
     """Return the variables that horovodrun sets for gloo.
 
     ``cross``: position and number of the ranks with this local rank, where nodes hold different
     numbers of ranks.
     """
-    cross_rank, cross_size = cross or (place.node_rank, place.nodes)
+    cross_rank, cross_size = cross or (rank_info.node_rank, rank_info.nodes)
     values = {
-        "RANK": place.rank,
-        "SIZE": place.size,
-        "LOCAL_RANK": place.local_rank,
-        "LOCAL_SIZE": place.local_size,
+        "RANK": rank_info.rank,
+        "SIZE": rank_info.size,
+        "LOCAL_RANK": rank_info.local_rank,
+        "LOCAL_SIZE": rank_info.local_size,
         "CROSS_RANK": cross_rank,
         "CROSS_SIZE": cross_size,
-        "HOSTNAME": place.host,
+        "HOSTNAME": rank_info.host,
         "GLOO_RENDEZVOUS_ADDR": address,
         "GLOO_RENDEZVOUS_PORT": port,
         "CONTROLLER": "gloo",
@@ -96,10 +96,11 @@ def network_variables(address: str, env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in chosen.items() if value and not env.get(name)}
 
 
-def is_configured(place: RankInfo, env: Mapping[str, str]) -> bool:
+def is_configured(rank_info: RankInfo, env: Mapping[str, str]) -> bool:
     """Whether HOROVOD_* are set for this very rank, with the server's address."""
     same = (
-        read_int(env, "HOROVOD_RANK") == place.rank and read_int(env, "HOROVOD_SIZE") == place.size
+        read_int(env, "HOROVOD_RANK") == rank_info.rank
+        and read_int(env, "HOROVOD_SIZE") == rank_info.size
     )
     return same and bool(env.get(ADDRESS) and env.get(PORT))
 

@@ -48,7 +48,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Cut at the commas outside brackets; empty words (``a,,b``) are skipped, as in Slurm."""
+    """Split at the commas outside brackets; empty words (``a,,b``) are skipped, as in Slurm."""
     depth = start = 0
     for position, char in enumerate(text):
         if char == "[":
@@ -66,7 +66,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _pieces(word: str, text: str) -> list[list[str]]:
-    """The choices at each place of ``r[1-2]n[01-04]``: ``[["r"], ["1", "2"], ["n"], …]``."""
+    """Return the choices at each position of ``r[1-2]n[01-04]``: ``[["r"], ["1", "2"], ["n"], …]``."""
     total, pieces = 1, []
     for inside, plain in _PIECE.findall(word):
         pieces.append([plain] if plain else list(_numbers(inside, text)))

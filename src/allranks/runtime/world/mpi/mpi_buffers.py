@@ -1,8 +1,8 @@
-"""Tensors as MPI sees them: a piece of memory and a type.
+"""Tensors as MPI buffers: a piece of memory and a type.
 
-A contiguous tensor in main memory is given as it is, without a copy. Any other one (a view with gaps,
-half precision that is reduced, a GPU's) travels through a dense copy in main memory; one that receives is
-copied back when the call is done.
+A contiguous tensor in main memory is passed without a copy. Any other one (a non-contiguous view, half
+precision that is reduced, a GPU's) is copied to main memory; one that receives is copied back when the
+call is done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHUNK = 1 << 30
 
 
 class Buffer:
-    """One tensor for one call. ``reads``: MPI takes its values; ``writes``: MPI changes them."""
+    """One tensor for one call. ``reads``: MPI reads its values; ``writes``: MPI changes them."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Buffer:
         self.count = self.host.numel()
 
     def _in_memory(self, dtype: torch.dtype, reads: bool) -> torch.Tensor:
-        """The tensor itself where that will do, else a dense copy in main memory."""
+        """Return the tensor itself where MPI can use it, else a dense copy in main memory."""
         tensor = self.tensor
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
@@ -63,40 +63,40 @@ class Buffer:
             self._event.record(torch.cuda.current_stream(tensor.device))
         return host
 
-    def ready(self) -> None:
-        """Wait until a GPU has delivered the values."""
+    def wait_ready(self) -> None:
+        """Wait until the copy from a GPU is done."""
         if self._event is not None:
             self._event.synchronize()
 
-    def done(self) -> None:
-        """Give the result back to the tensor."""
+    def copy_back(self) -> None:
+        """Copy the result back to the tensor."""
         if self._copies_back:
             with torch.inference_mode(self.tensor.is_inference()):
                 self.tensor.copy_(self.host)
 
     def datatype(self) -> Any:
-        """MPI's type: the tensor's own for a reduction, integers of its size otherwise."""
+        """Return MPI's type: the tensor's own for a reduction, integers of its size otherwise."""
         if self.reduced:
             return types.reduced_type(self.mpi, self.host.dtype)
-        return types.reduced_type(self.mpi, types.moved_as(self.host.dtype))
+        return types.reduced_type(self.mpi, types.transfer_type(self.host.dtype))
 
     def units(self) -> int:
-        """Integers per element when it only travels: 2 for complex128."""
+        """Return the integers per element when it is not reduced: 2 for complex128."""
         size = self.host.dtype.itemsize
         return 1 if self.reduced or size <= 8 else size // 8
 
     def spec(self) -> list[Any]:
-        """What mpi4py takes; it counts, and knows which calls count per rank."""
+        """Return the buffer for mpi4py, which derives the counts."""
         return [self._memory(0, self.count), self.datatype()]
 
     def parts(self) -> Iterator[list[Any]]:
-        """The same in pieces that every MPI can count."""
+        """Return the buffer in pieces that every MPI can count."""
         for start in range(0, max(self.count, 1), CHUNK):
             length = min(CHUNK, self.count - start)
             yield [self._memory(start, length), self.datatype()]
 
     def vector(self, counts: Sequence[int]) -> list[Any]:
-        """The same for a call in which every rank has its own count."""
+        """Return the buffer for a call in which every rank has its own count."""
         units = self.units()
         scaled = [count * units for count in counts]
         starts = [0, *accumulate(scaled)][:-1]
@@ -108,5 +108,5 @@ class Buffer:
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors may share memory, which MPI forbids for what is sent and received."""
+    """Whether two tensors may share memory, which MPI forbids for sent and received data."""
     return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0)

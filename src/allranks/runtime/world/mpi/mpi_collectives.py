@@ -1,7 +1,7 @@
-"""The collectives in MPI's words: each gets its tensors ready at once and returns the call to make.
+"""The collectives as MPI calls: each prepares its tensors at once and returns the call to make.
 
-What is prepared belongs to the caller's thread (a GPU's stream is known there); what is returned is done by
-the thread that talks to MPI.
+Preparation happens in the caller's thread, which knows the GPU's stream; the returned call is made by the
+thread that calls MPI.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ class Calls:
 
         def call() -> None:
             for buffer, how in pairs:
-                buffer.ready()
+                buffer.wait_ready()
                 for part in buffer.parts():
                     self.comm.Allreduce(self.mpi.IN_PLACE, part, how.op)
-                self._averaged(buffer, how)
-                buffer.done()
+                self._average(buffer, how)
+                buffer.copy_back()
 
         return call
 
     def reduce(self, tensor: Tensor, op: Any, root: int) -> Call:
-        """Only the root's tensor changes."""
+        """Reduce to the root, whose tensor alone changes."""
         own = self.rank == root
         how = reduction(self.mpi, op.op, tensor.dtype)
         buffer = Buffer(self.mpi, tensor, writes=own, dtype=how.dtype)
 
         def call() -> None:
-            buffer.ready()
+            buffer.wait_ready()
             for part in buffer.parts():
                 sent = self.mpi.IN_PLACE if own else part
                 self.comm.Reduce(sent, part if own else None, how.op, root)
             if own:
-                self._averaged(buffer, how)
-                buffer.done()
+                self._average(buffer, how)
+                buffer.copy_back()
 
         return call
 
     def reduce_scatter(self, output: Tensor, parts: Sequence[Tensor], op: Any) -> Call:
-        """Part i of all ranks' lists, reduced, becomes rank i's output; parts may differ in size."""
+        """Reduce part i of all ranks' lists to rank i's output; parts may differ in size."""
         self._check_parts("reduce_scatter", parts, output, self.rank)
         counts = [part.numel() for part in parts]
         flat = torch.cat([part.detach().reshape(-1) for part in parts])
@@ -78,13 +78,13 @@ class Calls:
         got = Buffer(self.mpi, output, reads=False, dtype=how.dtype)
 
         def call() -> None:
-            sent.ready()
+            sent.wait_ready()
             if len(set(counts)) == 1:
                 self.comm.Reduce_scatter_block(sent.spec(), got.spec(), how.op)
             else:
                 self.comm.Reduce_scatter(sent.spec(), got.spec(), counts, how.op)
-            self._averaged(got, how)
-            got.done()
+            self._average(got, how)
+            got.copy_back()
 
         return call
 
@@ -92,7 +92,7 @@ class Calls:
         how = reduction(self.mpi, op.op, tensor.dtype)
         return Buffer(self.mpi, tensor, dtype=how.dtype), how
 
-    def _averaged(self, buffer: Buffer, how: Reduction) -> None:
+    def _average(self, buffer: Buffer, how: Reduction) -> None:
         if how.average:
             whole = not (buffer.host.is_floating_point() or buffer.host.is_complex())
             with torch.inference_mode(buffer.host.is_inference()):
@@ -104,10 +104,10 @@ class Calls:
         buffer = Buffer(self.mpi, tensor, reads=self.rank == root, writes=self.rank != root)
 
         def call() -> None:
-            buffer.ready()
+            buffer.wait_ready()
             for part in buffer.parts():
                 self.comm.Bcast(part, root)
-            buffer.done()
+            buffer.copy_back()
 
         return call
 
@@ -119,7 +119,7 @@ class Calls:
             received = self._receive_buffer(outputs)
 
         def call() -> None:
-            sent.ready()
+            sent.wait_ready()
             self.comm.Gatherv(sent.spec(), received and received[0].vector(received[1]), root)
             if received is not None:
                 copy_to_outputs(received[0].host, outputs)
@@ -137,31 +137,31 @@ class Calls:
         def call() -> None:
             sent = None
             if whole is not None:
-                whole.ready()
+                whole.wait_ready()
                 sent = whole.vector([part.numel() for part in parts])
-            got.ready()
+            got.wait_ready()
             self.comm.Scatterv(sent, got.spec(), root)
-            got.done()
+            got.copy_back()
 
         return call
 
     # From all, to all
 
     def allgather(self, outputs: Sequence[Tensor], tensor: Tensor) -> Call:
-        """Outputs may differ in size, as the ranks' tensors do."""
+        """Gather tensors of the ranks, which may differ in size."""
         self._check_parts("all_gather", outputs, tensor, self.rank)
         sent = Buffer(self.mpi, tensor, writes=False)
         flat, counts = self._receive_buffer(outputs)
 
         def call() -> None:
-            sent.ready()
+            sent.wait_ready()
             self.comm.Allgatherv(sent.spec(), flat.vector(counts))
             copy_to_outputs(flat.host, outputs)
 
         return call
 
     def allgather_single(self, output: Tensor, tensor: Tensor) -> Call:
-        """FSDP gives a part of the output as the input: then nothing is copied at all."""
+        """Gather into one tensor. FSDP passes a part of the output as the input: then nothing is copied."""
         self._check_whole("all_gather_into_tensor", output, tensor, "output", "input")
         got = Buffer(self.mpi, output, reads=overlap(output, tensor))
         inside = self._is_own_part(got.host, tensor)
@@ -171,10 +171,10 @@ class Calls:
 
         def call() -> None:
             if sent is not None:
-                sent.ready()
-            got.ready()
+                sent.wait_ready()
+            got.wait_ready()
             self.comm.Allgather(self.mpi.IN_PLACE if sent is None else sent.spec(), got.spec())
-            got.done()
+            got.copy_back()
 
         return call
 
@@ -188,9 +188,9 @@ class Calls:
         send_counts, get_counts = self._rows(tensor, to_send), self._rows(output, to_get)
 
         def call() -> None:
-            sent.ready()
+            sent.wait_ready()
             self.comm.Alltoallv(sent.vector(send_counts), got.vector(get_counts))
-            got.done()
+            got.copy_back()
 
         return call
 
@@ -205,7 +205,7 @@ class Calls:
         flat, counts = self._receive_buffer(outputs)
 
         def call() -> None:
-            sent.ready()
+            sent.wait_ready()
             self.comm.Alltoallv(sent.vector([t.numel() for t in tensors]), flat.vector(counts))
             copy_to_outputs(flat.host, outputs)
 
@@ -223,7 +223,7 @@ class Calls:
         return bool(tensor.is_contiguous() and tensor.data_ptr() == start and tensor.numel())
 
     def _rows(self, tensor: Tensor, splits: Sequence[int]) -> list[int]:
-        """Elements for each rank, from rows for each rank; equal parts when nothing is said."""
+        """Return the elements for each rank, from rows for each rank; equal parts without splits."""
         rows = tensor.size(0) if tensor.dim() else 0
         if not splits:
             if rows % self.size:
@@ -241,12 +241,14 @@ class Calls:
 
     def _check_parts(self, name: str, parts: Sequence[Tensor], own: Tensor, index: int) -> None:
         if len(parts) != self.size:
-            raise ValueError(f"{name} over {self.size} ranks got a list of {len(parts)} tensors.")
+            raise ValueError(
+                f"{name} over {self.size} ranks received a list of {len(parts)} tensors."
+            )
         if {part.dtype for part in parts} != {own.dtype}:
             raise TypeError(f"{name}: all tensors must be of one type, {own.dtype}.")
         if parts[index].numel() != own.numel():
             raise ValueError(
-                f"{name}: place {index} of the list holds {parts[index].numel()} elements, but this "
+                f"{name}: position {index} of the list holds {parts[index].numel()} elements, but this "
                 f"rank's tensor {own.numel()}."
             )
 
@@ -260,7 +262,7 @@ class Calls:
 
 
 def copy_to_outputs(flat: Tensor, outputs: Sequence[Tensor]) -> None:
-    """One dense tensor, dealt out to many."""
+    """Copy one dense tensor to several outputs."""
     start = 0
     for output in outputs:
         end = start + output.numel()

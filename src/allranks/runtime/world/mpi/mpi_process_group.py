@@ -89,7 +89,7 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
         def job() -> None:
             try:
                 call()
-            except BaseException as error:  # noqa: BLE001  handed to whoever waits
+            except BaseException as error:  # noqa: BLE001  raised by wait()
                 work.finish(error)
             else:
                 work.finish()
@@ -105,19 +105,19 @@ class MpiGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._describe(name),
             self._limit(None),
             [buffer.tensor],
-            buffer.done,
+            buffer.copy_back,
             self._mpi.Status(),
         )
-        buffer.ready()
+        buffer.wait_ready()
         if self._runtime.multiple:
-            work.posted(post())
+            work.set_request(post())
             self._runtime.keep(work)
             return self._noted(work)
 
         def job() -> PointWork | None:
             try:
-                work.posted(post())
-            except BaseException as error:  # noqa: BLE001  handed to whoever waits
+                work.set_request(post())
+            except BaseException as error:  # noqa: BLE001  raised by wait()
                 work.finish(error)
                 return None
             return work

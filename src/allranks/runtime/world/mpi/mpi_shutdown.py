@@ -117,7 +117,7 @@ def exit_code() -> int:
 
 def _close_groups(runtime: Runtime, seconds: float | None) -> bool:
     """Close the open groups; False when one is stuck."""
-    if work.late:
+    if work.timed_out:
         return False
     for group in list(runtime.groups):
         group.close(seconds)

@@ -1,8 +1,8 @@
-"""torch's types and reductions in MPI's words.
+"""MPI's types and operations for torch's types and reductions.
 
-MPI moves any type as integers of its size. It adds no half precision: those are reduced as float32 and
-rounded once at the end, which is exact where adding in half precision is not. bool is reduced by bits,
-so that a sum of truths is a truth, as with NCCL.
+MPI sends any type as integers of its size. It cannot add half precision: those are reduced as float32 and
+rounded once at the end, which is exact where adding in half precision is not. bool is reduced bitwise, so
+that a sum of bools is a bool, as with NCCL.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Reduction(NamedTuple):
 
 @lru_cache(maxsize=256)
 def reduction(mpi: Any, op: Any, dtype: torch.dtype) -> Reduction:
-    """MPI's operation for ``op`` (a ReduceOp.RedOpType) on ``dtype``, or the error that says it."""
+    """Return MPI's operation for ``op`` (a ReduceOp.RedOpType) on ``dtype``; an error when there is none."""
     name = op.name
     if name not in _OPS:
-        raise TypeError(f"Backend mpi does not reduce by {name}; it knows {', '.join(_OPS)}.")
+        raise TypeError(f"Backend mpi does not reduce by {name}; it supports {', '.join(_OPS)}.")
     words = {**_OPS, **_OPS_OF_BOOL} if dtype == torch.bool else _OPS
     if dtype == torch.bool and name == "AVG":
-        raise TypeError("The average of bool tensors is no bool. Use ReduceOp.SUM, MIN or MAX.")
+        raise TypeError("The average of bool tensors is not a bool. Use ReduceOp.SUM, MIN or MAX.")
     within = torch.float32 if dtype in _WIDENED else dtype
     within = torch.uint8 if dtype == torch.bool else within
     if within not in _REDUCED and not _unsigned(within):
@@ -69,12 +69,12 @@ def reduction(mpi: Any, op: Any, dtype: torch.dtype) -> Reduction:
 
 @lru_cache(maxsize=64)
 def reduced_type(mpi: Any, dtype: torch.dtype) -> Any:
-    """MPI's name of a type that it reduces."""
+    """Return MPI's type for a reduction."""
     return getattr(mpi, _REDUCED.get(dtype) or _unsigned(dtype))
 
 
-def moved_as(dtype: torch.dtype) -> torch.dtype:
-    """The integers as which a type travels when nobody computes with it."""
+def transfer_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the integer type as which values are sent that are not reduced."""
     return _BY_SIZE.get(dtype.itemsize, torch.int64)
 
 

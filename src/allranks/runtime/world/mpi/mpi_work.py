@@ -1,8 +1,7 @@
-"""What torch gets back from a call, and the thread that does the calls.
+"""The Work objects that torch gets from a call, and the thread that makes the calls.
 
-MPI's blocking calls are the fast ones, so a thread makes them while the caller computes. A lock tells the
-end: it costs less than an Event, hears Ctrl-C and can be waited for with a time limit, which MPI itself
-does not have.
+MPI's blocking calls are the fast ones, so a thread makes them while the caller computes. A lock signals
+the end: it costs less than an Event, reacts to Ctrl-C and has a time limit, which MPI itself does not have.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ import torch.distributed as dist
 
 _SPINS = 200
 _POLL = 0.0005
-late = False
-"""Whether a call of this process was given up: MPI still has it, and would wait for it at the end."""
+timed_out = False
+"""Whether a call of this process timed out: MPI still waits for it, also in MPI_Finalize."""
 
 
 class MpiWork(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignore[misc]
-    """One call under way."""
+    """One pending call."""
 
     def __init__(self, what: str, seconds: float, result: Any) -> None:
         super().__init__()
@@ -40,7 +39,7 @@ class MpiWork(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ign
         self._future: Any = None
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Called once, by whoever did the work."""
+        """Finish the work; called once, by the thread that did it."""
         with self._state:
             self._error, self._ended = error, True
             future = self._future
@@ -49,7 +48,7 @@ class MpiWork(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ign
             self._settle(future)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until it is done, or the error of it; the time limit is this call's or the group's."""
+        """Wait until it is done and raise its error; the time limit is this call's or the group's."""
         seconds = timeout.total_seconds() if timeout else 0.0
         self._until(seconds if seconds > 0 else self._seconds)
         if self._error is not None:
@@ -58,31 +57,31 @@ class MpiWork(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ign
 
     def _until(self, seconds: float) -> None:
         if not self._gate.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
-            raise too_late(self.what, seconds)
+            raise timeout_error(self.what, seconds)
         self._gate.release()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, with or without an error."""
         return self._ended
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has ended without an error."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong."""
+        """Return the error, if any."""
         return self._error
 
     def synchronize(self) -> None:
-        """The same as wait: no stream is involved."""
+        """Wait: no stream is involved."""
         self.wait()
 
     def result(self) -> Any:
-        """The tensors of the call."""
+        """Return the tensors of the call."""
         return self._result
 
     def get_future(self) -> Any:
-        """A future of the tensors; made only when somebody asks, as DDP does."""
+        """Return a future of the tensors, made on demand, as for DDP."""
         with self._state:
             if self._future is None:
                 self._future = torch.futures.Future()
@@ -101,7 +100,7 @@ class MpiWork(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ign
 
 
 class PointWork(MpiWork):
-    """One message under way, which its receiver or sender looks after itself."""
+    """One pending message, which is tested until it is done."""
 
     def __init__(
         self, what: str, seconds: float, result: Any, done: Callable[[], None], status: Any
@@ -110,34 +109,34 @@ class PointWork(MpiWork):
         self._done = done
         self._status = status
         self._request: Any = None
-        self._look = threading.Lock()
+        self._testing = threading.Lock()
 
-    def posted(self, request: Any) -> None:
-        """MPI has taken it on."""
+    def set_request(self, request: Any) -> None:
+        """Set MPI's request of the posted message."""
         self._request = request
 
     def test(self) -> bool:
-        """Ask MPI; finishes the work when the message has gone or come."""
-        with self._look:
+        """Test MPI's request; finish the work when the message was sent or received."""
+        with self._testing:
             if self._ended:
                 return True
             try:
                 if not self._request.Test(self._status):
                     return False
                 self._done()
-            except Exception as error:  # noqa: BLE001  handed to whoever waits
+            except Exception as error:  # noqa: BLE001  raised by wait()
                 self.finish(error)
             else:
                 self.finish()
         return True
 
     def _source_rank(self) -> int:
-        """Who sent it, for a receive from anybody."""
+        """Return the sender, for a receive from any rank."""
         return int(self._status.Get_source())
 
 
 class DirectPointWork(PointWork):
-    """A message where MPI lets every thread call it: the waiting thread asks."""
+    """A message where every thread may call MPI: the waiting thread tests it."""
 
     def _until(self, seconds: float) -> None:
         deadline, spins = time.monotonic() + seconds, 0
@@ -147,14 +146,14 @@ class DirectPointWork(PointWork):
                 os.sched_yield()
                 continue
             if time.monotonic() > deadline:
-                raise too_late(self.what, seconds)
+                raise timeout_error(self.what, seconds)
             time.sleep(_POLL if spins > 20 * _SPINS else _POLL / 10)
 
     def is_completed(self) -> bool:
         return self.test()
 
     def get_future(self) -> Any:
-        """Futures of messages are rare: a thread of its own waits."""
+        """Return a future; a new thread waits for it, since futures of messages are rare."""
         future = super().get_future()
         threading.Thread(target=self._watch, daemon=True).start()
         return future
@@ -184,7 +183,7 @@ class AllOf(MpiWork):
         return _flat(work.result() for work in self._works)
 
     def get_future(self) -> Any:
-        """The tensors of all calls in one list, once the last is done."""
+        """Return a future of the tensors of all calls in one list."""
         every = torch.futures.collect_all([work.get_future() for work in self._works])
         return every.then(lambda done: _flat(each.value() for each in done.value()))
 
@@ -197,14 +196,14 @@ def _flat(results: Iterable[Any]) -> list[Any]:
     return found
 
 
-def too_late(what: str, seconds: float) -> Exception:
-    """The error of a wait that took too long; a RuntimeError, as the other backends give."""
-    global late
-    late = True
+def timeout_error(what: str, seconds: float) -> Exception:
+    """Return the error of a wait that timed out; a RuntimeError, as from the other backends."""
+    global timed_out
+    timed_out = True
     kind = getattr(dist, "DistBackendError", RuntimeError)
     text = (
         f"{what} did not end within {seconds:g} s: another rank has not made this call, is still "
-        "busy, or is gone. MPI cannot take the call back, so the group is of no more use.\n"
+        "busy, or is gone. MPI cannot cancel the call, so the group cannot be used any more.\n"
         "For more time: init(timeout=SECONDS)."
     )
     error: Exception = kind(text)
@@ -212,7 +211,7 @@ def too_late(what: str, seconds: float) -> Exception:
 
 
 class Worker:
-    """One thread that does calls in the order in which they came."""
+    """One thread that makes calls in order."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Callable[[], PointWork | None] | None] = SimpleQueue()
@@ -221,20 +220,20 @@ class Worker:
         self.thread.start()
 
     def put(self, job: Callable[[], PointWork | None]) -> None:
-        """Do this after what is waiting. A message that it returns is looked after until it is done."""
+        """Queue a call. A message that it returns is tested until it is done."""
         self._jobs.put(job)
 
     def call(self, job: Callable[[], Any], seconds: float | None = None) -> Any:
-        """Do this in the thread, and wait for what it returns; queue.Empty when that takes too long."""
+        """Make a call in the thread and return its result; queue.Empty after the time limit."""
         answer: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
-        def ask() -> None:
+        def run() -> None:
             try:
                 answer.put((job(), None))
             except BaseException as error:  # noqa: BLE001  raised again for the caller
                 answer.put((None, error))
 
-        self.put(ask)
+        self.put(run)
         limit = None if seconds is None else min(seconds, threading.TIMEOUT_MAX)
         value, error = answer.get(timeout=limit)
         if error is not None:
@@ -242,7 +241,7 @@ class Worker:
         return value
 
     def stop(self, seconds: float) -> bool:
-        """End after what is waiting; False when a call is still under way then."""
+        """End after the queued calls; False when a call is still pending then."""
         self._jobs.put(None)
         if self.thread is not threading.current_thread():
             self.thread.join(min(seconds, threading.TIMEOUT_MAX))

@@ -89,7 +89,7 @@ def test_a_signal_to_the_agent_ends_everything(rig: Rig, mode: str, how: int) ->
     agent.send_signal(how)
     agent.communicate(timeout=10)
     assert agent.returncode == 128 + (signal.SIGINT if how == signal.SIGINT else signal.SIGTERM)
-    until(lambda: not rig.alive(), 3), rig.alive()
+    until(lambda: not rig.alive(), 3, rig.alive)
     assert not (rig.attempt / "failures").exists()
 
 
@@ -100,7 +100,7 @@ def test_kill_9_of_the_agent_leaves_nothing(rig: Rig, mode: str) -> None:
     assert len(rig.alive()) > 8
     agent.kill()
     agent.wait()
-    until(lambda: not rig.alive(), 3), rig.alive()
+    until(lambda: not rig.alive(), 3, rig.alive)
 
 
 def test_sweep_ends_what_left_its_session(rig: Rig) -> None:

@@ -46,15 +46,16 @@ def _wait(plan: Plan, command: str) -> list[str]:
     passing = []
     if "B" in options:
         name = signal.partition("@")[0].removeprefix("SIG")
-        pass_on = f"trap 'passed=1; kill -{name} \"$launch\"' {name}"
+        # Before the launch, and by $!: a signal may come before the next line has run.
+        pass_on = f"trap 'passed=1; kill -{name} \"$!\" || :' {name}"
         passing = [f"{pass_on}  # srun passes it on to every task"]
     if not passing and not plan.requeues:
         return [f"{command} || code=$?"]
     return [
         *(_LISTENING if plan.requeues else []),
+        *passing,
         f"{command} &",
         "launch=$!",
-        *passing,
         "passed=1",
         'while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait',
         *(["trap 'terminated=1' TERM"] if plan.requeues else []),

@@ -193,9 +193,9 @@ code=0
 trap on_term TERM
 if [[ -n $terminated ]]; then on_term; fi  # before the launch
 if [[ -n $requeued ]]; then exit 0; fi
+trap 'passed=1; kill -USR1 "$!" || :' USR1  # srun passes it on to every task
 srun --kill-on-bad-exit=1 --export=ALL --cpus-per-task=8 --distribution=block bash -c task &
 launch=$!
-trap 'passed=1; kill -USR1 "$launch"' USR1  # srun passes it on to every task
 passed=1
 while ((passed)); do passed=0 code=0; wait "$launch" || code=$?; done  # a signal ends a wait
 trap 'terminated=1' TERM

@@ -163,6 +163,8 @@ def test_a_node_that_fails_twice_is_kept_away_from(
     assert [one["lost_nodes"] for one in story[:2]] == [["node2"], ["node2"]]
     assert story[-1]["nodes"] == ["node[1,3]"]
     (log,) = [
-        path for path in tmp_path.glob("runs/*/slurm-*.out") if "kept away" in path.read_text()
+        path
+        for path in tmp_path.glob("runs/*/slurm-*.out")
+        if "a new job avoids it" in path.read_text()
     ]
     assert "node2 failed 2 times in this run" in log.read_text()

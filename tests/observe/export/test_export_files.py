@@ -266,7 +266,7 @@ def test_slurm_may_be_silent_for_minutes_not_for_ever(
         now += seconds
 
     seen: list[object] = []
-    with pytest.raises(SlurmError, match=f"For 10 min nothing has been known of {run.id}"):
+    with pytest.raises(SlurmError, match=f"Slurm has not reported {run.id} for 10 min"):
         seen.extend(poll_runs([run], 100.0, sleep, lambda: now))
     assert len(seen) == 7
     assert len(list(poll_runs([run]))) == 1

@@ -46,7 +46,7 @@ def facts(**changes: Any) -> RunFacts:
         exit_code=0,
         scheduler="slurm",
         seconds=4000.0,
-        asked=replace(asked, **changes.pop("asked", {})),
+        requested=replace(asked, **changes.pop("requested", {})),
         used=replace(used, **changes.pop("used", {})),
         phases={"data": 0.01, "forward": 0.06, "backward": 0.12, "communication": 0.02},
         typical={"mfu": 0.45},

@@ -20,8 +20,8 @@ def test_a_run_that_did_everything_right_is_left_alone() -> None:
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "cpus": {"asked": {"cpus_per_task": 56, "cpus_per_node": 224}, "used": {"cpus_high": 36.0}},
-    "memory": {"asked": {"memory_per_node": 256 * GIB}},
+    "cpus": {"requested": {"cpus_per_task": 56, "cpus_per_node": 224}, "used": {"cpus_high": 36.0}},
+    "memory": {"requested": {"memory_per_node": 256 * GIB}},
     "memory-tight": {"used": {"memory": 62 * GIB}},
     "memory-out": {"state": "out of memory", "exit_code": 137},
     "gpus-idle": {"used": {"gpus": [gpu(), gpu(1, use=0.0, memory=GIB)]}},
@@ -44,10 +44,10 @@ CASES: dict[str, dict[str, Any]] = {
         "state": "failed",
         "error": Error(2, "node1", 1, "", "torch.OutOfMemoryError: CUDA out of memory."),
     },
-    "time": {"asked": {"time_limit": 24 * 3600}},
-    "time-tight": {"asked": {"time_limit": 4200}},
+    "time": {"requested": {"time_limit": 24 * 3600}},
+    "time-tight": {"requested": {"time_limit": 4200}},
     "time-out": {"state": "timeout"},
-    "go-on": {"state": "interrupted", "exit_code": 75, "step": 500},
+    "resume": {"state": "interrupted", "exit_code": 75, "step": 500},
     "lost-work": {
         "goodput": 0.6,
         "attempts": [life(1, lost_steps=300), life(2, outcome="finished")],
@@ -84,17 +84,17 @@ def test_every_advice_has_a_case_and_is_documented() -> None:
 
 SILENT: dict[str, list[dict[str, Any]]] = {
     "cpus": [
-        {"asked": {"cpus_per_node": 20}, "used": {"cpus_high": 1.0}},  # 4 a rank are the least
-        {"asked": {"cpus_per_node": 224, "exclusive": True}, "used": {"cpus_high": 9.0}},
-        {"asked": {"cpus_per_node": 224}, "used": {"cpus": None, "cpus_high": None}},
-        {"asked": {"cpus_per_node": None}},
-        {"asked": {"cpus_per_node": 224}, "used": {"seconds": 20.0}},
+        {"requested": {"cpus_per_node": 20}, "used": {"cpus_high": 1.0}},  # 4 a rank are the least
+        {"requested": {"cpus_per_node": 224, "exclusive": True}, "used": {"cpus_high": 9.0}},
+        {"requested": {"cpus_per_node": 224}, "used": {"cpus": None, "cpus_high": None}},
+        {"requested": {"cpus_per_node": None}},
+        {"requested": {"cpus_per_node": 224}, "used": {"seconds": 20.0}},
     ],
     "memory": [
-        {"asked": {"memory_per_node": 256 * GIB, "memory_is_all": True}},
-        {"asked": {"memory_per_node": 256 * GIB}, "used": {"memory": None}},
-        {"asked": {"memory_per_node": 80 * GIB}},
-        {"asked": {"memory_per_node": 4 * GIB}, "used": {"memory": GIB}},  # little to save
+        {"requested": {"memory_per_node": 256 * GIB, "memory_is_all": True}},
+        {"requested": {"memory_per_node": 256 * GIB}, "used": {"memory": None}},
+        {"requested": {"memory_per_node": 80 * GIB}},
+        {"requested": {"memory_per_node": 4 * GIB}, "used": {"memory": GIB}},  # little to save
     ],
     "memory-tight": [{"used": {"memory": 62 * GIB, "memory_at_most": True}}],
     "gpus-idle": [
@@ -105,7 +105,7 @@ SILENT: dict[str, list[dict[str, Any]]] = {
     "gpu-capped": [{"used": {"gpus": [gpu(), gpu(1, name="NVIDIA T4", power_limit=70.0)]}}],
     "communication": [
         {"phases": {"forward": 0.1, "communication": 0.2}, "slow": [SlowRank(5, "node2", 0.42)]},
-        {"phases": {"forward": 0.1, "communication": 0.2}, "asked": {"ranks": 1}},
+        {"phases": {"forward": 0.1, "communication": 0.2}, "requested": {"ranks": 1}},
     ],
     "data": [{"phases": {}}],
     "failed": [
@@ -114,9 +114,9 @@ SILENT: dict[str, list[dict[str, Any]]] = {
         {"state": "running", "ended": False, "error": Error(1)},
     ],
     "time": [
-        {"asked": {"time_limit": 24 * 3600}, "state": "failed"},
-        {"asked": {"time_limit": 24 * 3600}, "attempts": [life(1), life(2)]},
-        {"asked": {"time_limit": 1200}, "seconds": 60.0},
+        {"requested": {"time_limit": 24 * 3600}, "state": "failed"},
+        {"requested": {"time_limit": 24 * 3600}, "attempts": [life(1), life(2)]},
+        {"requested": {"time_limit": 1200}, "seconds": 60.0},
     ],
     "lost-work": [{"goodput": 0.6}, {"goodput": 0.9, "attempts": [life(1, lost_steps=9)]}],
     "short": [{"used": {"source": "", "seconds": 0.0}}, {"ended": False, "used": {"seconds": 5.0}}],
@@ -132,7 +132,12 @@ def test_it_is_not_given_where_it_would_be_wrong(name: str, changes: dict[str, A
 
 def test_the_numbers_and_what_to_type() -> None:
     found = given(
-        asked={"cpus_per_task": 56, "cpus_per_node": 56, "tasks_per_node": 1, "ranks_per_node": 1},
+        requested={
+            "cpus_per_task": 56,
+            "cpus_per_node": 56,
+            "tasks_per_node": 1,
+            "ranks_per_node": 1,
+        },
         used={"cpus_high": 9.0},
     )
     assert found["cpus"].text == "You asked for 56 CPUs per task and used 9: 12 are enough."
@@ -141,14 +146,14 @@ def test_the_numbers_and_what_to_type() -> None:
 
 def test_fewer_ranks_than_gpus_are_named() -> None:
     idle = [gpu(), gpu(1), gpu(2, use=0.0, memory=0), gpu(3, use=0.0, memory=0)]
-    advice = given(asked={"ranks_per_node": 2}, used={"gpus": idle})["gpus-idle"]
+    advice = given(requested={"ranks_per_node": 2}, used={"gpus": idle})["gpus-idle"]
     assert "GPU 2 of node1 and GPU 3 of node1 did nothing" in advice.text
     assert advice.command == "--gpus-per-node 2"
 
 
 def test_one_rank_may_work_on_several_gpus() -> None:
     gpus = [gpu(), gpu(1), gpu(2, use=0.0, memory=0), gpu(3, use=0.0, memory=0)]
-    advice = given(asked={"ranks_per_node": 1}, used={"gpus": gpus})["gpus-idle"]
+    advice = given(requested={"ranks_per_node": 1}, used={"gpus": gpus})["gpus-idle"]
     assert advice.command == "--gpus-per-node 2"
 
 
@@ -163,7 +168,7 @@ def test_a_node_is_excluded_when_it_is_the_node() -> None:
     assert rank.command == ""
     node = given(slow=[SlowRank(5, "node2", 0.42, node_is_slow=True)])["stragglers"]
     assert node.command == "--exclude node2"
-    alone = given(slow=[SlowRank(1, "node1", 0.42)], asked={"nodes": 1})["stragglers"]
+    alone = given(slow=[SlowRank(1, "node1", 0.42)], requested={"nodes": 1})["stragglers"]
     assert "exclude" not in alone.text + alone.command
 
 
@@ -217,7 +222,7 @@ def test_a_job_of_others_is_told_in_its_own_words() -> None:
         kind="job",
         phases={},
         typical={},
-        asked={"cpus_per_node": 96, "cpus_per_task": 24, "memory_per_node": 256 * GIB,
+        requested={"cpus_per_node": 96, "cpus_per_task": 24, "memory_per_node": 256 * GIB,
                "ranks_per_node": None, "time_limit": 48 * 3600},
         used=mean,
     )  # fmt: skip
@@ -231,7 +236,7 @@ def test_without_the_number_of_tasks_nothing_is_to_type() -> None:
     mean = {"source": "accounting", "cpus": 5.0, "cpus_high": None, "gpus": []}
     asked = {"cpus_per_node": 96, "cpus_per_task": None, "tasks_per_node": None,
              "ranks_per_node": None}  # fmt: skip
-    advice = given(kind="job", asked=asked, used=mean, phases={})["cpus"]
+    advice = given(kind="job", requested=asked, used=mean, phases={})["cpus"]
     assert "You had 96 CPUs per node and used 5 in the mean: 16 are enough." in advice.text
     assert advice.command == ""
 

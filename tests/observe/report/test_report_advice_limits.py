@@ -27,7 +27,7 @@ def test_no_node_gives_more_cpus_than_it_has(
 ) -> None:
     phases = {"data": 0.1, "forward": 0.1, "backward": 0.1}
     used = {"cpus_high": 23.5, "cpus_total": total}
-    advice = given(phases=phases, asked=asked, used=used)["cpus-short"]
+    advice = given(phases=phases, requested=asked, used=used)["cpus-short"]
     assert advice.command == command
     assert ("the node has no more" in advice.text) == (command == "")
 
@@ -38,10 +38,10 @@ def test_no_node_gives_more_cpus_than_it_has(
         ({}, "--memory 96G", "more than its 64 GiB per node: ask for more."),
         ({"used": {"memory_total": 128 * GIB}}, "--memory 96G", "ask for more"),
         ({"used": {"memory_total": 80 * GIB}}, "", "start fewer ranks on each node, or take a part"),
-        ({"asked": {"memory_is_all": True}}, "", "start fewer ranks on each node, or take a part"),
-        ({"asked": {"exclusive": True}}, "", "start fewer ranks on each node, or take a part"),
+        ({"requested": {"memory_is_all": True}}, "", "start fewer ranks on each node, or take a part"),
+        ({"requested": {"exclusive": True}}, "", "start fewer ranks on each node, or take a part"),
         ({"scheduler": "local"}, "", "use fewer loader workers, or start fewer ranks"),
-        ({"asked": {"memory_per_node": None}, "used": {"memory_limit": None}}, "", "than it had: ask"),
+        ({"requested": {"memory_per_node": None}, "used": {"memory_limit": None}}, "", "than it had: ask"),
         ({"used": {"seconds": 5.0}}, "--memory 96G", "ask for more"),
     ],
 )  # fmt: skip
@@ -64,15 +64,19 @@ def test_a_machine_of_your_own_is_not_asked_for_memory() -> None:
 )  # fmt: skip
 def test_less_is_advised_when_all_was_seen(state: str, seconds: float, cut: bool) -> None:
     wasteful = {"cpus_per_node": 224, "cpus_per_task": 56, "memory_per_node": 512 * GIB}
-    found = given(state=state, ended=state != "running", asked=wasteful, used={"seconds": seconds})
+    found = given(
+        state=state, ended=state != "running", requested=wasteful, used={"seconds": seconds}
+    )
     assert {"cpus", "memory"} & set(found) == ({"cpus", "memory"} if cut else set())
 
 
 def test_accounting_of_a_job_that_did_not_complete_cuts_nothing() -> None:
     mean = {"source": "accounting", "cpus": 1.0, "cpus_high": None, "gpus": [], "samples": 2}
     asked = {"cpus_per_node": 96, "cpus_per_task": 24}
-    assert "cpus" in given(kind="job", asked=asked, used=mean, phases={}, typical={})
-    cancelled = given(kind="job", state="cancelled", asked=asked, used=mean, phases={}, typical={})
+    assert "cpus" in given(kind="job", requested=asked, used=mean, phases={}, typical={})
+    cancelled = given(
+        kind="job", state="cancelled", requested=asked, used=mean, phases={}, typical={}
+    )
     assert cancelled == {}
 
 
@@ -110,12 +114,12 @@ def test_accumulated_gradients_have_an_end() -> None:
     assert more.command == "TrainConfig(accumulate=2)"
     assert "enlarge the global batch" in more.text
     assert given(**case, settings={"accumulate": "8"})["communication"].command == ""
-    alone = given(**case, asked={"nodes": 1})["communication"]
+    alone = given(**case, requested={"nodes": 1})["communication"]
     assert "Otherwise" not in alone.text
 
 
 def test_parts_that_differ_are_not_judged_together() -> None:
-    assert given(mixed=True, asked={"memory_per_node": 512 * GIB}) == {}
+    assert given(mixed=True, requested={"memory_per_node": 512 * GIB}) == {}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ def test_past_the_time_limit_in_some_ways() -> None:
     assert "If your script saves and resumes" in own_loop.text
     assert own_loop.command == "--time 4h"
     for kind in ("run", "job"):
-        assert given(state="timeout", kind=kind, asked={"time_limit": None})["time-out"]
-    again = given(state="timeout", values_asked=[("requeue", "True", "command line")])["time-out"]
+        assert given(state="timeout", kind=kind, requested={"time_limit": None})["time-out"]
+    again = given(state="timeout", plan_values=[("requeue", "True", "command line")])["time-out"]
     assert again.command == "allranks resume train-20261115-031606"
     assert given(state="timeout", kind="job")["time-out"].command == "#SBATCH --time=04:00:00"

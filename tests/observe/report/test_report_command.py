@@ -114,8 +114,8 @@ def test_a_job_of_others_without_accounting(
     assert (tmp_path / f"report-{job}.html").exists()
     found = json.loads(slurm("report", "--job", job, "--json").stdout)
     assert (found["state"], found["exit_code"]) == ("failed", 3)
-    assert (found["asked"]["nodes"], found["asked"]["gpu_type"]) == (2, "a100")
-    assert any("no accounting" in each for each in found["remarks"])
+    assert (found["requested"]["nodes"], found["requested"]["gpu_type"]) == (2, "a100")
+    assert any("no accounting" in each for each in found["limitations"])
     unknown = slurm("report", "--job", "999999")
     assert unknown.returncode == 2
     assert "Slurm does not know the job 999999" in unknown.stderr
@@ -130,8 +130,8 @@ def test_a_run_on_slurm(slurm: Allranks, tmp_path: Path) -> None:
     assert submitted.returncode == 0, submitted.stderr
     found = json.loads(slurm("report", "last", "--json").stdout)
     assert (found["kind"], found["state"], found["launcher"] != "") == ("run", "completed", True)
-    assert (found["asked"]["nodes"], found["asked"]["ranks"]) == (2, 4)
-    assert found["asked"]["time_limit"] == 300
+    assert (found["requested"]["nodes"], found["requested"]["ranks"]) == (2, 4)
+    assert found["requested"]["time_limit"] == 300
     assert found["hosts"] == ["node[1-2]"]
     by_job = slurm("report", "--job", found["job_ids"][0], "--json")
     assert json.loads(by_job.stdout)["id"] == found["id"]

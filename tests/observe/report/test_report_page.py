@@ -65,10 +65,10 @@ def _moved(found: RunFacts, folder: str) -> RunFacts:
     return replace(
         found,
         folder=there,
-        settled=[each.replace(folder, there) for each in found.settled],
-        values_asked=[
+        exact_command=[each.replace(folder, there) for each in found.exact_command],
+        plan_values=[
             (name, value.replace(folder, there), origin.replace(folder, there))
-            for name, value, origin in found.values_asked
+            for name, value, origin in found.plan_values
         ],
     )
 
@@ -133,7 +133,7 @@ def test_the_page_needs_nothing_else(golden: Report) -> None:
 
 def test_all_sections_are_there(golden: Report) -> None:
     words = " ".join(Parsed(golden.text("html")).words)
-    for part in ("What to change", "Asked for and used", "Over time", "Attempts", "Goodput",
+    for part in ("What to change", "Requested and used", "Over time", "Attempts", "Goodput",
                  "Versions", "torch", "To run it again", "rank 5 on node2", "GPU use", "Loss"):  # fmt: skip
         assert part in words, part
     assert "left-pad" not in words
@@ -143,7 +143,7 @@ def test_json_has_its_keys(golden: Report) -> None:
     found = json.loads(golden.text("json"))
     assert found["format"] == 1
     assert found["kind"] == "run"
-    assert found["asked"]["cpus_per_task"] == 8
+    assert found["requested"]["cpus_per_task"] == 8
     assert found["used"]["gpu_use"] == pytest.approx(0.68, abs=0.05)
     assert found["advice"][0].keys() == {"id", "severity", "text", "command"}
     assert found["slow"][0]["rank"] == 5
@@ -166,9 +166,9 @@ def hostile() -> tuple[RunFacts, list[Advice]]:
         versions={HOSTILE: HOSTILE},
         environment={HOSTILE: HOSTILE},
         settings={HOSTILE: HOSTILE},
-        values_asked=[(HOSTILE, HOSTILE, HOSTILE)],
-        reproduce=[HOSTILE],
-        remarks=[HOSTILE],
+        plan_values=[(HOSTILE, HOSTILE, HOSTILE)],
+        original_command=[HOSTILE],
+        limitations=[HOSTILE],
         phases={HOSTILE: 1.0},
         values={HOSTILE: 1.0},
     )
@@ -218,7 +218,7 @@ def test_a_run_without_anything_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "empty" / "run.json").write_text('{"name": "empty", "scheduler": "local"}')
     report = report_run(Run.open(tmp_path / "empty"), now=NOW)
     assert report.advice == []
-    assert "not known" in report.text("html")
+    assert "Unknown." in report.text("html")
     assert "not sampled" in report.text("markdown")
     assert json.loads(report.text("json"))["judged"] is False
 

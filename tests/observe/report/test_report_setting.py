@@ -74,7 +74,7 @@ def test_of_a_job_array_of_others_the_failed_tasks_are_named() -> None:
     assert array_summary(found) == "4 tasks; failed: 1 and 3. Of one: allranks report --job 505_1"
     [advice] = advise(found)
     assert advice.text == "Tasks 1 and 3 of 4 failed after 60 s with exit code 1."
-    assert not any("505_0" in each for each in found.remarks)
+    assert not any("505_0" in each for each in found.limitations)
 
 
 def test_a_run_that_was_killed_is_told_so(allranks: Allranks, tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_the_ways_to_run_it_again_are_two(tmp_path: Path) -> None:
     run = make_run(tmp_path, windows=2, job_id="12")
     report = report_run(run)
     there = "cd /home/you/project"
-    assert report.facts.reproduce == [there, "allranks submit train.py"]
-    assert report.facts.settled == [there, f"allranks submit --config {run.path}/job.toml"]
-    first, second = report.text("markdown").split("Or exactly as it was settled:")
+    assert report.facts.original_command == [there, "allranks submit train.py"]
+    assert report.facts.exact_command == [there, f"allranks submit --config {run.path}/job.toml"]
+    first, second = report.text("markdown").split("Or exactly as it was planned:")
     assert "job.toml" not in first
     assert "allranks submit --config" in second
-    assert "<p>Or exactly as it was settled:</p>" in report.text("html")
+    assert "<p>Or exactly as it was planned:</p>" in report.text("html")
 
 
 def test_a_point_of_a_study_is_not_the_study(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_point_of_a_study_is_not_the_study(tmp_path: Path) -> None:
     about["command"] = ["allranks", "scale", "--resume", "study"]
     (run.path / "run.json").write_text(json.dumps(about))
     report = report_run(Run.open(run.path))
-    assert report.facts.reproduce == []
+    assert report.facts.original_command == []
     assert "allranks run --config" in report.text("markdown")
     for form in ("html", "markdown"):
         assert "scale --resume" not in report.text(form)
@@ -205,8 +205,8 @@ def test_an_environment_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None
 def test_on_this_machine_nothing_is_asked_for(tmp_path: Path) -> None:
     report = report_run(make_run(tmp_path, windows=2))
     assert "Had and used" in report.text("html")
-    assert "Asked for" not in report.text("markdown")
-    assert request_title(facts(scheduler="slurm")) == "Asked for"
+    assert "Requested" not in report.text("markdown")
+    assert request_title(facts(scheduler="slurm")) == "Requested"
 
 
 def test_numbers_that_make_no_sense_are_survived(tmp_path: Path) -> None:

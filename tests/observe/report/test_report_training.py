@@ -49,7 +49,7 @@ def test_a_training_that_diverged_is_not_praised(tmp_path: Path) -> None:
     report = report_run(rewritten(make_run(tmp_path, windows=60), lost_from(120)))
     assert report.verdict == "It completed, but something went wrong: look at the advice first."
     assert report.advice[0].text.startswith(
-        "The loss is not finite since step 120 of 600: 80 % of the run went for nothing. Try a lower"
+        "The loss is not finite since step 120 of 600: 80 % of the run was wasted. Try a lower"
     )
     assert report.facts.diverged == {"train_loss": 120, "val_loss": 200}
     moods = {tile.title: tile.mood for tile in tiles(report.facts)}
@@ -78,10 +78,10 @@ def test_a_loss_that_never_was_finite(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words", "command"),
     [
-        ({"ended": False, "state": "running"}, "since step 200 of 1,000: what follows", "allranks cancel train"),
+        ({"ended": False, "state": "running"}, "since step 200 of 1,000: further steps", "allranks cancel train"),
         ({}, "EarlyStopping(stop_on_nan=True)", "TrainConfig(clip_norm=1.0)"),
         ({"settings": {"clip_norm": "1.0", "precision": "fp16"}}, "bf16 in place of fp16", ""),
-        ({"settings": {}}, "80 % of the run went for nothing. Try a lower learning rate", ""),
+        ({"settings": {}}, "80 % of the run was wasted. Try a lower learning rate", ""),
         ({"diverged": {"val_loss": 500}}, "The validation loss is not finite since step 500 of 1,000. Try", ""),
     ],
 )  # fmt: skip
@@ -112,9 +112,9 @@ def test_of_several_trainings_the_last_is_drawn(tmp_path: Path) -> None:
     assert len(labels) > 3
     assert labels == sorted(labels, key=int)
     assert report.facts.best["train_loss"] > 1e-6
-    assert any("trained several times" in each for each in report.facts.remarks)
+    assert any("trained several times" in each for each in report.facts.limitations)
 
 
 def test_one_training_is_told_without_a_word_about_others(tmp_path: Path) -> None:
     found, _ = run_facts(make_run(tmp_path, windows=30))
-    assert not any("several times" in each for each in found.remarks)
+    assert not any("several times" in each for each in found.limitations)

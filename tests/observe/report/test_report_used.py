@@ -86,14 +86,15 @@ def test_a_single_peak_of_a_long_run_is_found_and_drawn(run: Run) -> None:
 
 def test_gpus_of_others_are_left_out() -> None:
     found = facts(used={"gpus": [gpu(n) for n in range(8)], "energy": 3.6e6})
-    assert without_foreign_gpus(found.used, facts().asked).gpus == ()
-    used = without_foreign_gpus(found.used, facts().asked)
+    assert without_foreign_gpus(found.used, facts().requested).gpus == ()
+    used = without_foreign_gpus(found.used, facts().requested)
     shown = facts(used=vars(used))
     assert not {"GPU use", "Energy"} & {tile.title for tile in tiles(shown)}
     assert not [use for use in resource_uses(shown) if "GPU" in use.title]
-    assert without_foreign_gpus(facts().used, facts().asked) == facts().used
+    assert without_foreign_gpus(facts().used, facts().requested) == facts().used
     assert (
-        without_foreign_gpus(found.used, facts(asked={"gpus_per_node": None}).asked) == found.used
+        without_foreign_gpus(found.used, facts(requested={"gpus_per_node": None}).requested)
+        == found.used
     )
 
 
@@ -104,7 +105,7 @@ def test_the_run_says_that_its_gpus_cannot_be_told(tmp_path: Path) -> None:
     (run.path / "plan.json").write_text(json.dumps(plan))
     found, _ = run_facts(Run.open(run.path))
     assert found.used.gpus == ()
-    assert any("more GPUs than were asked for" in each for each in found.remarks)
+    assert any("more GPUs than were requested" in each for each in found.limitations)
 
 
 def slow_run(root: Path, hosts: list[dict[int, str]], slow: list[int]) -> Run:
@@ -155,19 +156,19 @@ def test_of_two_ranks_the_slow_one_is_found(tmp_path: Path) -> None:
         ({}, "It completed; from what was measured there is nothing to change."),
         ({"state": "preempted"}, "It was preempted; from what was measured there is nothing to change."),
         ({"state": "cancelled"}, "It was cancelled; from what was measured there is nothing to change."),
-        ({"state": "unknown"}, "How it ended is not known; from what was measured there is nothing to change."),
-        ({"used": {"gpus": []}}, "It completed; how its GPUs were used is not known."),
-        ({"used": {"gpus": []}, "asked": {"gpus_per_node": None, "gpus": 3}},
-         "It completed; how its GPUs were used is not known."),
-        ({"used": {"seconds": 5.0}}, "It completed; it was too short to judge how it used what it had."),
-        ({"used": {"source": "", "seconds": 0.0}}, "It completed; how it used what it had is not known."),
+        ({"state": "unknown"}, "How it ended is unknown; from what was measured there is nothing to change."),
+        ({"used": {"gpus": []}}, "It completed; how its GPUs were used is unknown."),
+        ({"used": {"gpus": []}, "requested": {"gpus_per_node": None, "gpus": 3}},
+         "It completed; how its GPUs were used is unknown."),
+        ({"used": {"seconds": 5.0}}, "It completed; it was too short to judge its use of resources."),
+        ({"used": {"source": "", "seconds": 0.0}}, "It completed; how it used its resources is unknown."),
         ({"state": "running", "ended": False, "used": {"seconds": 5.0}}, "It is running; it is too early to judge"),
-        ({"state": "timeout", "asked": {"time_limit": None}}, "It ran out of time: look at the advice first."),
-        ({"state": "out of memory", "asked": {"memory_per_node": None}, "used": {"memory_limit": None}},
+        ({"state": "timeout", "requested": {"time_limit": None}}, "It ran out of time: look at the advice first."),
+        ({"state": "out of memory", "requested": {"memory_per_node": None}, "used": {"memory_limit": None}},
          "It ran out of memory: look at the advice first."),
         ({"typical": {"mfu": 0.1}}, "It completed; from what was measured there is little to change."),
         ({"phases": {"data": 1.0}}, "It completed; 1 change would make it cheaper or faster."),
-        ({"mixed": True}, "It completed; how its parts used what they had, their own reports tell."),
+        ({"mixed": True}, "It completed; see the reports of its parts for their use of resources."),
     ],
 )  # fmt: skip
 def test_the_verdict_begins_with_how_it_ended(changes: dict[str, Any], sentence: str) -> None:
@@ -193,5 +194,5 @@ def test_a_heterogeneous_job_is_not_judged_as_a_whole() -> None:
     assert "cpus" in {each.id for each in advise(external_job_facts(parts[0], now=now))}
     whole = external_job_facts(joined("12", parts), now=now)
     assert advise(whole) == []
-    assert whole.asked.cpus_per_node is None
-    assert any("allranks report --job 12+0" in each for each in whole.remarks)
+    assert whole.requested.cpus_per_node is None
+    assert any("allranks report --job 12+0" in each for each in whole.limitations)

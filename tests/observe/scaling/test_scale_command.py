@@ -121,7 +121,7 @@ def test_a_study_that_was_broken_off_goes_on(
     if number == signal.SIGINT:
         second = allranks("scale", "--resume", "last")
         assert second.returncode == 2
-        assert f"is watched already, by process {started.pid}" in second.stderr
+        assert f"is in use by process {started.pid}" in second.stderr
     os.kill(started.pid, number)
     told = started.communicate(timeout=30)[1]
     if number == signal.SIGINT:

@@ -29,7 +29,7 @@ def test_speedup_efficiency_and_cost_of_a_strong_study(tmp_path: Path) -> None:
     assert found.rows[1].hours == pytest.approx(hours)
     assert found.rows[1].cost == pytest.approx(hours * 8)
     assert found.efficient_up_to == 2
-    assert any("Up to 2 nodes it pays" in text for text in found.conclusions)
+    assert any("Scaling is efficient up to 2 nodes" in text for text in found.conclusions)
 
 
 def test_the_first_size_need_not_be_one(tmp_path: Path) -> None:
@@ -167,12 +167,14 @@ def test_it_pays_up_to_the_first_size_that_does_not(tmp_path: Path) -> None:
         add_point(study, size, rate=rate)
     found = analyse(study)
     assert found.efficient_up_to == 1
-    assert found.conclusions[0].startswith("More than 1 node does not pay: at 2 nodes")
+    assert found.conclusions[0].startswith("More than 1 node is not efficient: at 2 nodes")
     told = "At 4 nodes the efficiency is 0.75 again, after 0.50 at 2 nodes"
     assert any(text.startswith(told) for text in found.conclusions)
 
 
-@pytest.mark.parametrize(("kind", "told"), [("strong", "--strong was asked"), (None, "{share:…}")])
+@pytest.mark.parametrize(
+    ("kind", "told"), [("strong", "--strong was requested"), (None, "{share:…}")]
+)
 def test_who_asked_for_another_kind_is_told_as_it_was(
     kind: str | None, told: str, tmp_path: Path
 ) -> None:
@@ -194,9 +196,9 @@ def test_times_of_unknown_work_are_not_compared(tmp_path: Path) -> None:
     assert analyse(study).rows[0].speedup == 1
 
 
-@pytest.mark.parametrize(("quick", "pays"), [((1,), None), ((1, 2, 4), None), ((4,), 2)])
+@pytest.mark.parametrize(("quick", "efficient"), [((1,), None), ((1, 2, 4), None), ((4,), 2)])
 def test_nothing_is_concluded_from_milliseconds(
-    quick: tuple[int, ...], pays: int | None, tmp_path: Path
+    quick: tuple[int, ...], efficient: int | None, tmp_path: Path
 ) -> None:
     study = make_study(tmp_path, steps=120)
     for size in (1, 2, 4):
@@ -204,8 +206,8 @@ def test_nothing_is_concluded_from_milliseconds(
         add_point(study, size, rate=rate, phases={"forward": 0.5, "other": 0.5})
     found = analyse(study)
     assert [row.size for row in found.rows if row.unreliable == SHORT] == list(quick)
-    assert (found.efficient_up_to, found.fit) == (pays, None)
-    assert len(found.conclusions) == (2 if pays else 1)
+    assert (found.efficient_up_to, found.fit) == (efficient, None)
+    assert len(found.conclusions) == (2 if efficient else 1)
     text = found.conclusions[-1]
     assert text.startswith(f"At {study.axis.count(quick[0])} 5.76 ms were measured, too little")
     assert text.endswith("--steps 300000")

@@ -123,11 +123,11 @@ def test_changes_are_told_once_where_there_is_no_terminal(tmp_path: Path) -> Non
     made.points = [Point(1, state=QUEUED, why="it is next")]
     out = io.StringIO()
     view = TextDisplay(out)
-    view.look(made)
-    view.look(made)
+    view.refresh(made)
+    view.refresh(made)
     made.points[0].state = "running"
     made.points[0].why = ""
-    view.look(made)
+    view.refresh(made)
     assert out.getvalue() == "  1 node: queued: it is next\n  1 node: running\n"
 
 
@@ -144,11 +144,11 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(
     monkeypatch.setenv("LINES", str(rows))
     out = _Terminal()
     view = TextDisplay(out)
-    view.look(study)
+    view.refresh(study)
     first = out.getvalue()
     assert max(map(len, first.splitlines())) <= columns  # none wraps
     assert first.count("\n") < rows  # and none has left the screen
-    view.look(study)
+    view.refresh(study)
     view.close()
     height = first.count("\n")
     assert out.getvalue() == first + f"\x1b[{height}A\x1b[J" + first + f"\x1b[{height}A\x1b[J"
@@ -161,7 +161,7 @@ def test_a_terminal_that_became_narrower_is_wiped_whole(
     monkeypatch.setenv("COLUMNS", "80")
     out = _Terminal()
     view = TextDisplay(out)
-    view.look(study)
+    view.refresh(study)
     lines = out.getvalue().splitlines()
     monkeypatch.setenv("COLUMNS", "40")
     view.close()
@@ -173,9 +173,9 @@ def test_looking_again_reads_nothing_of_points_that_are_done(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = TextDisplay(_Terminal())
-    view.look(study)
+    view.refresh(study)
     monkeypatch.setattr("allranks.observe.scaling.analysis.measure_run", None)
-    view.look(study)
+    view.refresh(study)
 
 
 def test_whole_runs_have_times_as_people_say_them() -> None:

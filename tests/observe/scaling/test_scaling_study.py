@@ -116,7 +116,7 @@ def test_one_process_holds_a_study(tmp_path: Path) -> None:
     words = [sys.executable, "-c", code, str(study.path)]
     with lock_study(study.path):
         other = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert f"{study.id} is watched already, by process {os.getpid()} on " in other.stderr
+    assert f"{study.id} is in use by process {os.getpid()} on " in other.stderr
     later = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert later.stdout == "held\n"
 

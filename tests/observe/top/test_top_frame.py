@@ -141,7 +141,7 @@ def test_a_job_that_slurm_has_forgotten_does_not_run_for_ever() -> None:
     gone = replace(whole, status=status(JobState.UNKNOWN), progress=passed)
     made = _text(frame(gone, 80, 24)).splitlines()
     assert made[0].startswith("train-20261115-105757  unknown  job 4711  attempt 2")
-    assert made[1] == "Slurm does not know the job any more"
+    assert made[1] == "Slurm no longer knows the job"
     assert made[3].startswith("its time limit passed 8 d ago")
     silent = replace(gone, status=status(JobState.UNKNOWN, why="squeue did not answer"))
     assert "squeue did not answer" in _text(frame(silent, 80, 24))
@@ -167,8 +167,8 @@ def test_the_error_is_seen_above_what_is_printed_below_it() -> None:
     [
         (True, 60, JobState.RUNNING, "no step yet"),
         (False, 1, JobState.RUNNING, "no step yet"),
-        (False, 60, JobState.RUNNING, "The script tells nothing of its training."),
-        (False, 1, JobState.COMPLETED, "The script tells nothing of its training."),
+        (False, 60, JobState.RUNNING, "The script reports no training metrics."),
+        (False, 1, JobState.COMPLETED, "The script reports no training metrics."),
         (True, 1, JobState.FAILED, "It ended before its first step."),
     ],
 )

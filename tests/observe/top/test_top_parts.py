@@ -152,19 +152,19 @@ def test_an_escape_alone_is_a_key_when_nothing_follows() -> None:
 
 def test_keys_change_the_view() -> None:
     view = ViewSettings(page=8)
-    assert view.after("n").rows == "nodes"
-    assert view.after("n").after("r").rows == "ranks"
-    assert view.after("s").slowest
-    assert not view.after("s").after("s").slowest
-    assert view.after("p").paused
-    assert view.after("pagedown").after("down").first == 9
-    assert view.after("up").first == 0
-    assert view.after("end").after("home").first == 0
-    assert view.after("x") == view
-    assert view.after("?").help
-    assert not view.after("?").after("s").help
-    assert not view.after("?").after("s").slowest
-    assert view.after("q").quit
-    assert view.after("escape") == view
+    assert view.after_key("n").rows == "nodes"
+    assert view.after_key("n").after_key("r").rows == "ranks"
+    assert view.after_key("s").slowest
+    assert not view.after_key("s").after_key("s").slowest
+    assert view.after_key("p").paused
+    assert view.after_key("pagedown").after_key("down").first == 9
+    assert view.after_key("up").first == 0
+    assert view.after_key("end").after_key("home").first == 0
+    assert view.after_key("x") == view
+    assert view.after_key("?").help
+    assert not view.after_key("?").after_key("s").help
+    assert not view.after_key("?").after_key("s").slowest
+    assert view.after_key("q").quit
+    assert view.after_key("escape") == view
     for key in ("q", "escape"):
-        assert view.after("?").after(key) == view
+        assert view.after_key("?").after_key(key) == view

@@ -128,7 +128,7 @@ def test_the_job_without_its_secrets(client: TestClient, runs: Runs) -> None:
 
 
 def test_findings(client: TestClient, runs: Runs) -> None:
-    remarks = client.get(f"/api/runs/{runs.failed.id}/remarks").json()["remarks"]
+    remarks = client.get(f"/api/runs/{runs.failed.id}/diagnostics").json()["diagnostics"]
     assert any("CUDA out of memory" in one["message"] for one in remarks)
 
 

@@ -57,7 +57,7 @@ def test_a_folder_that_may_only_be_read(tmp_path: Path) -> None:
     for path in [run.path, *run.path.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     client = client_of(tmp_path)
-    for path in ("", "/plots", "/heat?what=gpu", "/logs", "/job", "/remarks"):
+    for path in ("", "/plots", "/heat?what=gpu", "/logs", "/job", "/diagnostics"):
         assert client.get(f"/api/runs/{run.id}{path}").status_code == 200, path
     assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     for path in [run.path, *run.path.rglob("*")]:
@@ -76,7 +76,7 @@ def test_pipes_in_someone_elses_run_are_not_waited_for(tmp_path: Path) -> None:
         os.mkfifo(path)
     client = client_of(tmp_path)
     assert client.get("/api/runs").status_code == 200
-    for path in ("", "/plots", "/logs", "/logs?q=x", "/logs?errors=1", "/job", "/remarks"):
+    for path in ("", "/plots", "/logs", "/logs?q=x", "/logs?errors=1", "/job", "/diagnostics"):
         assert client.get(f"/api/runs/{run.id}{path}").status_code == 200, path
 
 
@@ -92,7 +92,7 @@ def test_a_run_without_anything_is_no_error(tmp_path: Path) -> None:
     bare.mkdir()
     (bare / "run.json").write_text(json.dumps({"name": "bare", "scheduler": "local"}))
     client = client_of(tmp_path)
-    for path in ("", "/plots", "/logs", "/logs?q=x", "/logs?errors=1", "/job", "/remarks"):
+    for path in ("", "/plots", "/logs", "/logs?q=x", "/logs?errors=1", "/job", "/diagnostics"):
         assert client.get(f"/api/runs/{bare.name}{path}").status_code == 200, path
     assert client.get("/api/runs").json()["runs"][0]["step"] is None
 

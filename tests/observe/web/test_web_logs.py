@@ -265,7 +265,7 @@ def test_a_regular_expression_without_an_end_is_given_up(
     run = Run.create(tmp_path, "endless", scheduler="local", cwd="/", command=[])
     append(rank_log(run), f"2026-01-01T00:00:10.000000Z o {'a' * 60}b\n")
     monkeypatch.setattr("allranks.observe.web.child_processes.SEARCH_SECONDS", 1.0)
-    with pytest.raises(UsageError, match="longer than anyone waits"):
+    with pytest.raises(UsageError, match="takes too long"):
         search_logs(run, LogQuery("(a|aa)+$", regex=True), 20)
 
 
@@ -283,7 +283,7 @@ def test_what_slurm_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["nonsense", "1.2", "1_2.3.x", f"1_1.0.{'9' * 5000}"])
 def test_words_that_are_no_place_are_told(text: str) -> None:
     for kind in (LogPosition, Cursor):
-        with pytest.raises(UsageError, match="not a place"):
+        with pytest.raises(UsageError, match="not a position"):
             kind.read(text)
 
 

@@ -116,7 +116,7 @@ def test_what_is_over_is_not_asked_about_again(
     states = StatusCache()
 
     def later(runs: list[Run]) -> list[str]:
-        states._told = {path: replace(one, until=0.0) for path, one in states._told.items()}
+        states._known = {path: replace(one, until=0.0) for path, one in states._known.items()}
         return [one.state.value for one in states.of(runs, wait=30)]
 
     assert later([over, gone]) == ["failed", "unknown"]
@@ -126,7 +126,7 @@ def test_what_is_over_is_not_asked_about_again(
     later([gone])
     later([gone])
     assert len(notes.read_text()) > calls
-    assert states._told[gone.path].lasts == 240  # seconds: twice as long each time
+    assert states._known[gone.path].valid_for == 240  # seconds: twice as long each time
     resumed = over.add_job_id("15")
     states.of([resumed], wait=30)
     assert len(notes.read_text()) > calls + 12
@@ -154,5 +154,5 @@ def test_without_slurm_there_is_no_queue(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("PATH", "/nowhere")
     queue = QueuedJobs()
     assert queue.jobs(set()) is None
-    queue._ask()
+    queue._query()
     assert queue.jobs(set()) is None

@@ -8,4 +8,4 @@ CHECKS = {
 """The checks that ``allranks check`` offers, with a line of help."""
 
 CHECK_FILE = "check.json"
-"""In the run folder of a check: what it found, in all detail and in words."""
+"""In the run folder of a check: its result in detail, and as text."""

@@ -244,7 +244,7 @@ def result_table(found: SignalCheckResult) -> list[str]:
 
 def _row(found: SignalCheckResult, rank: RankSignals) -> list[str]:
     known = "-" if not rank.host else "known" if rank.end is not None else "not known"
-    workers = "-" if rank.workers is None else f"{rank.workers} of 2 live on"
+    workers = "-" if rank.workers is None else f"{rank.workers} of 2 alive"
     return [str(rank.rank), rank.host or "-", known, *(_arrival(rank, s) for s in found.signals),
             workers]  # fmt: skip
 
@@ -293,7 +293,7 @@ def _suggestions(found: SignalCheckResult) -> list[str]:
         )
     else:
         ways.append(
-            "Tell the ranks when the job ends: export ALLRANKS_DEADLINE=$SLURM_JOB_END_TIME."
+            "Give the ranks the end of the job: export ALLRANKS_DEADLINE=$SLURM_JOB_END_TIME."
         )
     ways.append("Or try another launcher: allranks check --signal --launcher srun.")
     return ways

@@ -195,29 +195,39 @@ def _metric(
 
 
 _RUN = (
-    _metric("run", "What a run is.", run_info, "name", "scheduler", "nodes", kind="info"),
     _metric(
-        "run_state", "1 for the state that a run is in, 0 for the others.", state_series, "state"
+        "run",
+        "Name, scheduler and nodes of a run.",
+        run_info,
+        "name",
+        "scheduler",
+        "nodes",
+        kind="info",
     ),
-    _metric("start_timestamp_seconds", "When the present attempt began.", attempt_start),
-    _metric("observed_timestamp_seconds", "When this was read.", run_value("time")),
-    _metric("last_update_timestamp_seconds", "The newest sample of any node.", last_update),
+    _metric("run_state", "1 for the state of the run, 0 for the others.", state_series, "state"),
+    _metric("start_timestamp_seconds", "Start of the current attempt.", attempt_start),
+    _metric("observed_timestamp_seconds", "Time of this observation.", run_value("time")),
+    _metric("last_update_timestamp_seconds", "Time of the newest sample of any node.", last_update),
     _metric(
         "last_step_timestamp_seconds",
-        "The newest line of training steps.",
+        "Time of the newest training step reported.",
         run_value("progress.last_step_time"),
     ),
     _metric("step", "Optimizer steps done.", run_value("progress.step")),
-    _metric("total_steps", "Steps to be done.", run_value("progress.total_steps")),
+    _metric("total_steps", "Total optimizer steps.", run_value("progress.total_steps")),
     _metric("saved_step", "The step of the newest checkpoint.", run_value("progress.saved_step")),
-    _metric("epoch", "The present epoch.", run_value("progress.epoch")),
-    _metric("epochs", "Epochs to be done.", run_value("progress.epochs")),
-    _metric("progress_ratio", "Steps done of all.", run_value("progress.share")),
-    _metric("remaining_seconds", "Until the last step.", run_value("progress.eta_seconds")),
-    _metric("deadline_timestamp_seconds", "When the job ends.", run_value("progress.deadline")),
+    _metric("epoch", "Current epoch.", run_value("progress.epoch")),
+    _metric("epochs", "Total epochs.", run_value("progress.epochs")),
+    _metric("progress_ratio", "Share of the steps done.", run_value("progress.share")),
+    _metric(
+        "remaining_seconds",
+        "Estimated time until the last step.",
+        run_value("progress.eta_seconds"),
+    ),
+    _metric("deadline_timestamp_seconds", "Time limit of the job.", run_value("progress.deadline")),
 )
 _TRAINING = (
-    _metric("metric", "The latest of each metric of the training.", training_metrics, "name"),
+    _metric("metric", "Latest value of each training metric.", training_metrics, "name"),
     _metric("learning_rate", "Learning rates.", learning_rates, "name"),
     _metric("samples_per_second", "Over all ranks.", metric_value("samples_per_second")),
     _metric("tokens_per_second", "Over all ranks.", metric_value("tokens_per_second")),
@@ -226,50 +236,57 @@ _TRAINING = (
         "Floating-point operations of the model, over all ranks.",
         metric_value("flops_per_second"),
     ),
-    _metric("mfu_ratio", "Those of the peak of the GPUs.", metric_value("mfu")),
-    _metric("step_seconds", "A step, the mean over ranks.", metric_value("step_seconds")),
-    _metric("step_phase_seconds", "What a step's time goes to.", phase_seconds, "phase"),
+    _metric(
+        "mfu_ratio", "Model FLOPs utilization: share of the peak of the GPUs.", metric_value("mfu")
+    ),
+    _metric("step_seconds", "Time of a step, mean over ranks.", metric_value("step_seconds")),
+    _metric("step_phase_seconds", "Time of a step by phase.", phase_seconds, "phase"),
 )
 _RANKS = (
-    _metric("rank_step_seconds", "A step of that rank.", rank_values("step_seconds"), *RANK),
-    _metric("rank_data_seconds", "Of it waiting for data.", rank_values("data_seconds"), *RANK),
+    _metric("rank_step_seconds", "Time of a step of the rank.", rank_values("step_seconds"), *RANK),
+    _metric(
+        "rank_data_seconds", "Time of a step waiting for data.", rank_values("data_seconds"), *RANK
+    ),
     _metric(
         "rank_compute_seconds",
-        "Of it forward, backward and optimizer.",
+        "Time of a step in forward, backward and optimizer.",
         rank_values("compute_seconds"),
         *RANK,
     ),
     _metric(
         "rank_communication_seconds",
-        "Of it waiting for other ranks and the network.",
+        "Time of a step waiting for other ranks and the network.",
         rank_values("communication_seconds"),
         *RANK,
     ),
     _metric(
         "rank_behind_ratio",
-        "By which share its own work takes longer than the median of the others.",
+        "Share by which the rank's own work takes longer than the median of the others.",
         rank_values("behind"),
         *RANK,
     ),
-    _metric("rank_straggler", "1 when the others wait for it.", rank_values("straggler"), *RANK),
-    _metric("rank_failed", "1 when it failed.", rank_values("failed"), *RANK),
+    _metric("rank_straggler", "1 if the other ranks wait for it.", rank_values("straggler"), *RANK),
+    _metric("rank_failed", "1 if the rank failed.", rank_values("failed"), *RANK),
 )
 _NODES = (
-    _metric("node_cpus", "CPUs that the ranks may use.", node_values("cpus"), *NODE),
-    _metric("node_cpus_busy", "CPUs that they keep busy.", node_values("cpu"), *NODE),
-    _metric("node_memory_bytes", "Memory that they hold.", node_values("memory"), *NODE),
+    _metric("node_cpus", "CPUs available to the ranks.", node_values("cpus"), *NODE),
+    _metric("node_cpus_busy", "CPUs that the ranks keep busy.", node_values("cpu"), *NODE),
+    _metric("node_memory_bytes", "Memory used by the ranks.", node_values("memory"), *NODE),
     _metric(
         "node_memory_limit_bytes",
-        "Memory that they may hold.",
+        "Memory limit of the ranks.",
         node_values("memory_limit"),
         *NODE,
     ),
     _metric(
-        "node_network_receive_bytes_per_second", "Into the node.", node_values("net_in"), *NODE
+        "node_network_receive_bytes_per_second",
+        "Network traffic into the node.",
+        node_values("net_in"),
+        *NODE,
     ),
     _metric(
         "node_network_transmit_bytes_per_second",
-        "Out of the node.",
+        "Network traffic out of the node.",
         node_values("net_out"),
         *NODE,
     ),
@@ -286,23 +303,23 @@ _NODES = (
 _GPUS = (
     _metric("gpu_use_ratio", "Share of the time in which a kernel ran.", gpu_values("use"), *GPU),
     _metric("gpu_memory_bytes", "Memory in use.", gpu_values("memory"), *GPU),
-    _metric("gpu_memory_total_bytes", "Memory that it has.", gpu_values("memory_total"), *GPU),
-    _metric("gpu_power_watts", "Power that it draws.", gpu_values("power"), *GPU),
-    _metric("gpu_power_limit_watts", "Power that it may draw.", gpu_values("power_limit"), *GPU),
-    _metric("gpu_temperature_celsius", "Its temperature.", gpu_values("temperature"), *GPU),
+    _metric("gpu_memory_total_bytes", "Total memory of the GPU.", gpu_values("memory_total"), *GPU),
+    _metric("gpu_power_watts", "Power draw.", gpu_values("power"), *GPU),
+    _metric("gpu_power_limit_watts", "Power limit.", gpu_values("power_limit"), *GPU),
+    _metric("gpu_temperature_celsius", "Temperature.", gpu_values("temperature"), *GPU),
 )
 _ATTEMPTS = (
     _metric("attempts", "Attempts so far.", run_value("status.attempts"), kind="counter"),
     _metric(
         "attempt_seconds",
-        "How long an attempt held its nodes.",
+        "Time that an attempt held its nodes.",
         attempt_seconds,
         "attempt",
         "outcome",
     ),
-    _metric("goodput_ratio", "Useful of allocated time.", goodput_value("share")),
+    _metric("goodput_ratio", "Useful share of the allocated time.", goodput_value("share")),
     _metric("useful_seconds", "Time that moved the model forward.", goodput_value("useful")),
-    _metric("allocated_seconds", "Time that nodes were held.", goodput_value("allocated")),
+    _metric("allocated_seconds", "Time that nodes were allocated.", goodput_value("allocated")),
 )
 
 EXPORTED_METRICS = (*_RUN, *_TRAINING, *_RANKS, *_NODES, *_GPUS, *_ATTEMPTS)

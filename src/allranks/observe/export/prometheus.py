@@ -121,7 +121,7 @@ def poll_runs(
 ) -> Iterator[list[RunView]]:
     """Yield views of the runs, of job arrays those of every task; with ``every`` again after so many seconds.
 
-    It goes on until all have ended; SlurmError when of the others nothing has been known for long.
+    Stops when all have ended; raises SlurmError when Slurm has not reported the others for long.
     """
     sources = [RunSource(run) for run in runs]
     known = clock()
@@ -131,22 +131,22 @@ def poll_runs(
         statuses = run_statuses([Run.open(run.path) for run in runs], ANSWER)
         found = zip(sources, statuses, strict=True)
         yield [view_run(each, status) for source, status in found for each in source.task_sources()]
-        lives = [status for status in statuses if not _is_over(status)]
-        if every is None or not lives:
+        active = [status for status in statuses if not _is_over(status)]
+        if every is None or not active:
             return
-        if any(one.state is not JobState.UNKNOWN for one in lives):
+        if any(one.state is not JobState.UNKNOWN for one in active):
             known = clock()
         elif clock() - known >= PATIENCE:
-            raise _no_answer(lives)
+            raise _no_answer(active)
         sleep(every)
 
 
-def _no_answer(lives: Sequence[RunStatus]) -> SlurmError:
-    names = ", ".join(one.run.id for one in lives)
-    why = next((one.why for one in lives if one.why), "")
+def _no_answer(active: Sequence[RunStatus]) -> SlurmError:
+    names = ", ".join(one.run.id for one in active)
+    why = next((one.why for one in active if one.why), "")
     return SlurmError(
-        f"For {span(PATIENCE)} nothing has been known of {names}{f': {why}' if why else '.'}\n"
-        "The numbers are those of the last look. Start it again when Slurm answers."
+        f"Slurm has not reported {names} for {span(PATIENCE)}{f': {why}' if why else '.'}\n"
+        "The file has the last known numbers. Start it again when Slurm answers."
     )
 
 

@@ -61,11 +61,11 @@ def external_job_facts(usage: Usage, *, now: datetime | None = None) -> RunFacts
         end=usage.end,
         seconds=usage.seconds,
         waited=usage.waited,
-        asked=allocated_resources(usage),
+        requested=allocated_resources(usage),
         used=used_by_job(usage),
         mixed=usage.mixed,
-        reproduce=_commands(usage),
-        remarks=_limitations(usage),
+        original_command=_commands(usage),
+        limitations=_limitations(usage),
         time=now or datetime.now(timezone.utc),
     )
 
@@ -112,7 +112,7 @@ def _commands(usage: Usage) -> list[str]:
 def _limitations(usage: Usage) -> list[str]:
     found = ["allranks did not start this job, so there are no steps, losses and logs to show."]
     if usage.source == "scontrol":
-        found.append("There is no accounting here: what the job used is not known.")
+        found.append("This site has no accounting: what the job used is unknown.")
     elif not usage.state.ended:
         found.append("The job has not ended; Slurm writes down what it used when it does.")
     elif usage.gpus and usage.gpu_use is None:

@@ -104,7 +104,7 @@ def _error(facts: RunFacts) -> str:
 def _use(facts: RunFacts) -> str:
     bars = "".join(map(_bar, uses.resource_uses(facts)))
     asked = html_facts(tables.request_rows(facts))
-    used = bars or '<p class="soft">Not known.</p>'
+    used = bars or '<p class="soft">Unknown.</p>'
     return (
         f'<h2>{uses.request_title(facts)} and used</h2>\n<div class="two">'
         f'<div><div class="card">{used}</div>{_step(facts)}</div>'
@@ -117,9 +117,9 @@ def _bar(use: ResourceUse) -> str:
     about = f"<small>{escaped(use.about)}</small>" if use.about else ""
     return (
         f'<div class="use"><span>{escaped(use.title)}</span>'
-        f'<div class="bar" role="img" aria-label="{escaped(use.used)} of {escaped(use.asked)}">'
+        f'<div class="bar" role="img" aria-label="{escaped(use.used)} of {escaped(use.requested)}">'
         f'<i style="width:{share * 100:.1f}%"></i></div>'
-        f"<span><b>{escaped(use.used)}</b> of {escaped(use.asked)}{about}</span></div>\n"
+        f"<span><b>{escaped(use.used)}</b> of {escaped(use.requested)}{about}</span></div>\n"
     )
 
 
@@ -190,10 +190,10 @@ def _findings(facts: RunFacts) -> str:
 
 def _details(facts: RunFacts) -> str:
     parts = []
-    if ways := [way for way in (facts.reproduce, facts.settled) if way]:
+    if ways := [way for way in (facts.original_command, facts.exact_command) if way]:
         blocks = [f"<pre>{escaped(chr(10).join(way))}</pre>" for way in ways]
         parts.append(f"<h2>To run it again</h2>\n{f'<p>{EXACT_TITLE}</p>'.join(blocks)}")
-    plan = TextTable(("Value", "", "Where it came from"), [list(row) for row in facts.values_asked])
+    plan = TextTable(("Value", "", "Where it came from"), [list(row) for row in facts.plan_values])
     sections = [
         ("Versions", html_facts(facts.versions.items())),
         ("The Trainer's settings", html_facts(facts.settings.items())),
@@ -218,6 +218,6 @@ def _folded(title: str, body: str, open_: bool) -> str:
 
 
 def _foot(facts: RunFacts) -> str:
-    remarks = "".join(f"<p>{escaped(each)}</p>" for each in facts.remarks)
+    remarks = "".join(f"<p>{escaped(each)}</p>" for each in facts.limitations)
     made = f"Made by allranks {escaped(__version__)}, {format_moment(facts.time)}."
     return f"<footer>{remarks}<p>{made}</p></footer>"

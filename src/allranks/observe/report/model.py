@@ -15,7 +15,7 @@ from allranks.observe.view.model import Diagnostic
 
 @dataclass(frozen=True)
 class RequestedResources:
-    """What the job asked for, or where it did not say, what it got."""
+    """What the job requested; where it left that open, what it was allocated."""
 
     nodes: int | None = None
     ranks: int | None = None
@@ -161,7 +161,7 @@ class Error:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """All of it."""
+    """All facts of a run or job that a report shows."""
 
     name: str
     id: str
@@ -189,7 +189,7 @@ class RunFacts:
     seconds: float = 0.0
     """How long it held its nodes, all attempts together."""
     waited: float | None = None
-    asked: RequestedResources = field(default_factory=RequestedResources)
+    requested: RequestedResources = field(default_factory=RequestedResources)
     used: UsedResources = field(default_factory=UsedResources)
     mixed: bool = False
     """All parts of a heterogeneous job: means over unlike nodes, on which no advice is built."""
@@ -216,13 +216,13 @@ class RunFacts:
     versions: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that change how a training runs; secrets are not among them."""
-    values_asked: Sequence[tuple[str, str, str]] = ()
+    plan_values: Sequence[tuple[str, str, str]] = ()
     """(name, value, where it came from) of the plan."""
-    reproduce: Sequence[str] = ()
+    original_command: Sequence[str] = ()
     """Commands that start it again."""
-    settled: Sequence[str] = ()
+    exact_command: Sequence[str] = ()
     """Commands in place of these, that start it exactly as it was settled."""
-    remarks: Sequence[str] = ()
+    limitations: Sequence[str] = ()
     """What limits this report, in sentences."""
     time: datetime | None = None
     """When it was made."""

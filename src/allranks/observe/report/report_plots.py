@@ -23,7 +23,7 @@ MOST_POINTS = 360
 MOST_LINES = 6
 """Nodes drawn in one plot; of more the busiest, a middle one and the idlest are."""
 SAMPLES = 8000
-"""Stretches of all nodes together, about, of each of which the highest samples are kept."""
+"""Approximate number of stretches over all nodes; the highest samples of each are kept."""
 BARS = 20
 COLUMNS = 160
 NARROW, WIDE, TALL = 520, 1060, 270
@@ -162,7 +162,7 @@ class _Track:
 def _nodes(source: RunSource) -> Iterator[ReportPlot]:
     rows = _rows(source)
     for key, title, about, units, names in _OF_NODES:
-        tracks = [_track(host, lives, names) for host, lives in rows.items()]
+        tracks = [_track(host, attempts, names) for host, attempts in rows.items()]
         top = max((value or 0.0 for track in tracks for value in track.values), default=0.0)
         if top > 0:
             size, unit = next(((size, unit) for size, unit in units if top >= size), units[-1])
@@ -210,12 +210,12 @@ def _highest(rows: Sequence[dict[str, Any]], length: int) -> Iterator[dict[str, 
         yield from (stretch[place] for place in sorted(places))
 
 
-def _track(host: str, lives: list[list[dict[str, Any]]], names: Sequence[str]) -> _Track:
+def _track(host: str, attempts: list[list[dict[str, Any]]], names: Sequence[str]) -> _Track:
     """Return one line with gaps between the attempts."""
-    most = max(MOST_POINTS // len(lives) // 2, 20)
+    most = max(MOST_POINTS // len(attempts) // 2, 20)
     times: list[float] = []
     values: list[float | None] = []
-    for rows in lives:
+    for rows in attempts:
         xs, ys = thin([row["time"] for row in rows], [_value(row, names) for row in rows], most)
         if values and xs:
             times.append(xs[0])

@@ -14,11 +14,11 @@ from allranks.observe.report.model import RunFacts
 
 @dataclass(frozen=True)
 class ResourceUse:
-    """What was used of what was asked for."""
+    """What was used of what was requested."""
 
     title: str
     used: str
-    asked: str
+    requested: str
     share: float | None = None
     """Used over asked."""
     about: str = ""
@@ -26,7 +26,7 @@ class ResourceUse:
 
 def request_title(facts: RunFacts) -> str:
     """Return the title of the requested resources; without Slurm nothing is requested."""
-    return "Asked for" if facts.on_slurm else "Had"
+    return "Requested" if facts.on_slurm else "Had"
 
 
 def resource_uses(facts: RunFacts) -> list[ResourceUse]:
@@ -39,10 +39,10 @@ def _cpu_use(facts: RunFacts) -> ResourceUse | None:
     used = facts.used
     if used.cpus is None:
         return None
-    has = facts.asked.cpus_per_node or used.cpus_allowed
+    has = facts.requested.cpus_per_node or used.cpus_allowed
     busy = used.cpus if used.cpus_high is None else used.cpus_high
     mean = "in the mean" if used.cpus_high is None else f"mean {three(round(used.cpus, 2))}"
-    where = f"on {used.cpus_host}" if used.cpus_host and (facts.asked.nodes or 1) > 1 else ""
+    where = f"on {used.cpus_host}" if used.cpus_host and (facts.requested.nodes or 1) > 1 else ""
     share = _over(busy, has)
     return ResourceUse(
         "CPUs of a node", three(round(busy, 2)), str(has or "?"), share, _about(share, where, mean)
@@ -53,7 +53,7 @@ def _memory_use(facts: RunFacts) -> ResourceUse | None:
     used = facts.used
     if used.memory is None:
         return None
-    limit = facts.asked.memory_per_node or used.memory_limit
+    limit = facts.requested.memory_per_node or used.memory_limit
     where = f"on {used.memory_host}" if used.memory_host else ""
     share = _over(used.memory, limit)
     about = _about(share, where, "at most" if used.memory_at_most else "at its peak")
@@ -77,10 +77,10 @@ def _gpu_uses(facts: RunFacts) -> Iterator[ResourceUse]:
 
 
 def _time_use(facts: RunFacts) -> ResourceUse | None:
-    limit = facts.asked.time_limit
+    limit = facts.requested.time_limit
     if not limit or not facts.seconds:
         return None
-    longest = max((life.seconds for life in facts.attempts), default=facts.seconds)
+    longest = max((attempt.seconds for attempt in facts.attempts), default=facts.seconds)
     which = "the longest attempt" if len(facts.attempts) > 1 else ""
     share = _over(longest, limit)
     return ResourceUse("Time", span(longest), span(limit), share, _about(share, "", which))
@@ -101,7 +101,7 @@ _MOST_HOSTS = 16
 
 def request_rows(facts: RunFacts) -> list[tuple[str, str]]:
     """Return what was requested and where it ran, as text."""
-    asked = facts.asked
+    asked = facts.requested
     gpus = str(asked.gpus_per_node or "")
     if gpus and asked.gpu_type:
         gpus = f"{gpus} × {asked.gpu_type}"
@@ -143,11 +143,11 @@ def attempt_table(facts: RunFacts) -> TextTable:
     """Return a table with one row per attempt."""
     rows = [
         [
-            str(life.number), life.job_id or "here", format_moment(life.start), span(life.seconds),
-            "" if life.first_step is None else f"{life.first_step:,} → {life.last_step or 0:,}",
-            f"{life.lost_steps:,}" if life.lost_steps else "", life.outcome, life.reason,
+            str(attempt.number), attempt.job_id or "here", format_moment(attempt.start), span(attempt.seconds),
+            "" if attempt.first_step is None else f"{attempt.first_step:,} → {attempt.last_step or 0:,}",
+            f"{attempt.lost_steps:,}" if attempt.lost_steps else "", attempt.outcome, attempt.reason,
         ]
-        for life in facts.attempts
+        for attempt in facts.attempts
     ]  # fmt: skip
     titles = ("#", "Job", "Start", "Time", "Steps", "Lost", "Outcome", "Why")
     return TextTable(titles, rows, frozenset({3, 4, 5}))

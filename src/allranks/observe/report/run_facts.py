@@ -63,9 +63,9 @@ def run_facts(
         scheduler="slurm" if on_slurm else run.scheduler or "local",
         user=usage.user if usage else "",
         waited=usage.waited if usage and len(run.job_ids) == 1 else None,
-        asked=request,
+        requested=request,
         used=used,
-        remarks=_limitations(source, seen, used, silence),
+        limitations=_limitations(source, seen, used, silence),
         time=now or datetime.now(timezone.utc),
     )
     return _with_training(_with_setting(facts, source), source, look), source
@@ -76,7 +76,7 @@ def _run_outcome(source: RunSource, look: RunView) -> RunFacts:
     run, status = source.run, look.status
     # Of an array, those of the one task that the source follows.
     entries = [one for one in look.attempts if one.attempt.array_task == (source.task or "")]
-    lives, good = _attempt_facts_list(entries), goodput(entries)
+    attempts, good = _attempt_facts_list(entries), goodput(entries)
     return RunFacts(
         name=run.name,
         id=run.id,
@@ -88,10 +88,10 @@ def _run_outcome(source: RunSource, look: RunView) -> RunFacts:
         job_ids=run.job_ids,
         folder=str(run.path),
         submitted=run.created,
-        start=lives[0].start if lives else status.start,
+        start=attempts[0].start if attempts else status.start,
         end=status.end,
-        seconds=sum(life.seconds for life in lives),
-        attempts=lives,
+        seconds=sum(attempt.seconds for attempt in attempts),
+        attempts=attempts,
         goodput=good.share if look.progress.step else None,
         useful=good.useful,
         error=_error(look),
@@ -102,7 +102,7 @@ def _run_outcome(source: RunSource, look: RunView) -> RunFacts:
 def _tasks(source: RunSource, status: RunStatus) -> dict[str, str]:
     """Return the state of each task of an array, in the order of their numbers."""
     last = sorted(source.run_attempts.last().items(), key=lambda each: (len(each[0]), each[0]))
-    return {task: task_status(status, task, [life]).state.value for task, life in last}
+    return {task: task_status(status, task, [attempt]).state.value for task, attempt in last}
 
 
 def _with_setting(facts: RunFacts, source: RunSource) -> RunFacts:
@@ -117,9 +117,9 @@ def _with_setting(facts: RunFacts, source: RunSource) -> RunFacts:
         settings=trainer_settings(source.folder),
         versions=installed_versions(run.path, plan),
         environment=training_environment(last.path) if last else {},
-        values_asked=[(name, _safe(value), origin) for name, value, origin in plan_rows(plan)],
-        reproduce=original_command(run),
-        settled=exact_command(run),
+        plan_values=[(name, _safe(value), origin) for name, value, origin in plan_rows(plan)],
+        original_command=original_command(run),
+        exact_command=exact_command(run),
     )
 
 
@@ -201,7 +201,7 @@ def _findings(run: Run) -> list[Diagnostic]:
     return [
         replace(each, message=redact_text(each.message), help=redact_text(each.help))
         for each in diagnostics(run)
-        if each.source != "run"  # the failure is told apart, with its traceback
+        if each.source != "run"  # the failure is shown separately, with its traceback
     ]
 
 
@@ -215,21 +215,19 @@ def _limitations(
     """Return what is missing in this report, and why."""
     found = []
     if not used.source:
-        found.append("What the nodes did was not sampled, so how they were used is not known.")
+        found.append("The nodes were not sampled, so how they were used is unknown.")
     elif len(used.gpus) < len(seen.gpus):
         found.append(
-            "The nodes showed more GPUs than were asked for: which are this run's cannot be told."
+            "The nodes showed more GPUs than were requested, so it is unknown which this run used."
         )
     elif used.source == "samples" and not used.gpus:
         found.append("No GPU was seen by the sampler.")
     if not len(source.train):
-        found.append(
-            "There are no metrics: they are written by a Trainer, or your own loop with one."
-        )
+        found.append("There are no metrics: a Trainer writes them, also in a loop of your own.")
     elif fit_start(source):
         found.append(
             "The script trained several times; losses and steps are those of the last time."
         )
     if silence:
-        found.append(f"Slurm was asked and did not tell: {silence}")
+        found.append(f"Slurm's accounting did not answer: {silence}")
     return found

@@ -69,7 +69,7 @@ def _body(facts: RunFacts) -> Iterator[str]:
     if found:
         word = uses.request_title(facts)
         yield from ("", f"## {word} and used", "")
-        rows = [[use.title, use.used, use.asked, use.about] for use in found]
+        rows = [[use.title, use.used, use.requested, use.about] for use in found]
         yield from markdown_table(TextTable(("", "Used", word, ""), rows, frozenset({1, 2})))
     asked = [list(pair) for pair in tables.request_rows(facts)]
     yield from ("", *markdown_table(TextTable(("", ""), asked)))
@@ -88,7 +88,7 @@ def _body(facts: RunFacts) -> Iterator[str]:
             yield f"- **{escape_markdown(rule)}:** {escape_markdown(finding.message or finding.title)}{code}"
     if facts.attempts:
         yield from ("", "## Attempts", "", *markdown_table(tables.attempt_table(facts)))
-    ways = [way for way in (facts.reproduce, facts.settled) if way]
+    ways = [way for way in (facts.original_command, facts.exact_command) if way]
     for title, way in zip(("## To run it again", EXACT_TITLE), ways, strict=False):
         yield from ("", title, "", *markdown_block("\n".join(way)))
     yield from _end(facts)
@@ -98,7 +98,7 @@ def _end(facts: RunFacts) -> Iterator[str]:
     if facts.versions:
         text = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
         yield from ("", f"Versions: {escape_markdown(text)}")
-    for each in facts.remarks:
+    for each in facts.limitations:
         yield from ("", escape_markdown(each))
     yield from ("", f"Made by allranks {__version__}, {format_moment(facts.time)}.")
 
@@ -117,9 +117,9 @@ def report_record(facts: RunFacts, advice: Sequence[Advice]) -> dict[str, Any]:
         "advice": list(advice),
         **vars(facts),
         "step_seconds": facts.step_seconds or None,
-        "values_asked": [
+        "plan_values": [
             {"name": name, "value": value, "origin": origin}
-            for name, value, origin in facts.values_asked
+            for name, value, origin in facts.plan_values
         ],
     }
     content["used"] = {

@@ -104,16 +104,16 @@ def slow_ranks(source: RunSource) -> list[SlowRank]:
 def _is_node_slow(slow: SlowRank, judged: Sequence[_AssessedAttempt]) -> bool:
     """Return whether another attempt shows that the node is slow, not the rank's share of the work.
 
-    The same rank on the same node again tells nothing: its data may be the longest each time.
+    The same rank on the same node again proves nothing: its data may be the longest each time.
     """
     *before, last = judged
     if not slow.host or len(set(last.hosts.values())) < 2:
         return False
-    other_ranks = any(life.ranks_on(slow.host) - last.ranks_on(slow.host) for life in before)
+    other_ranks = any(attempt.ranks_on(slow.host) - last.ranks_on(slow.host) for attempt in before)
     fine_elsewhere = any(
-        life.hosts.get(slow.rank, slow.host) != slow.host
-        and slow.rank not in {each.rank for each in life.slow}
-        for life in before
+        attempt.hosts.get(slow.rank, slow.host) != slow.host
+        and slow.rank not in {each.rank for each in attempt.slow}
+        for attempt in before
     )
     return other_ranks or fine_elsewhere
 

@@ -19,11 +19,11 @@ _ENDS = {
     "out of memory": "It ran out of memory",
     "preempted": "It was preempted",
     "cancelled": "It was cancelled",
-    "interrupted": "It saved itself and left",
+    "interrupted": "It saved a checkpoint and exited",
     "running": "It is running",
-    "pending": "It waits to start",
-    "requeued": "It waits to start again",
-    "unknown": "How it ended is not known",
+    "pending": "It is waiting to start",
+    "requeued": "It is waiting to start again",
+    "unknown": "How it ended is unknown",
 }
 """How a verdict begins."""
 _STATES = {
@@ -36,7 +36,7 @@ _STATES = {
 _BADLY = ("failed", "out of memory", "node failed", "timeout")
 
 
-EXACT_TITLE = "Or exactly as it was settled:"
+EXACT_TITLE = "Or exactly as it was planned:"
 """Between two ways to run it again."""
 
 
@@ -63,8 +63,8 @@ def verdict(facts: RunFacts, advice: Sequence[Advice]) -> str:
         return f"{state}; {wanted} would make it cheaper or faster."
     if not is_measured_enough(facts):
         return f"{state}; {_not_judged(facts)}."
-    if facts.asked.has_gpus and facts.used.gpu_use is None:
-        return f"{state}; how its GPUs were used is not known."
+    if facts.requested.has_gpus and facts.used.gpu_use is None:
+        return f"{state}; how its GPUs were used is unknown."
     much = "little" if severities else "nothing"
     return f"{state}; from what was measured there is {much} to change."
 
@@ -100,12 +100,12 @@ def _other_task(facts: RunFacts) -> str:
 def _not_judged(facts: RunFacts) -> str:
     """Explain why the use of resources cannot be judged."""
     if facts.mixed:
-        return "how its parts used what they had, their own reports tell"
+        return "see the reports of its parts for their use of resources"
     if not facts.ended:
-        return "it is too early to judge how it uses what it has"
+        return "it is too early to judge its use of resources"
     if not facts.used.source:
-        return "how it used what it had is not known"
-    return "it was too short to judge how it used what it had"
+        return "how it used its resources is unknown"
+    return "it was too short to judge its use of resources"
 
 
 def suggested_changes(advice: Sequence[Advice]) -> list[Advice]:
@@ -170,7 +170,7 @@ def _speed(facts: RunFacts) -> list[Tile]:
 
 
 def _per_rank(facts: RunFacts, name: str, word: str) -> str:
-    ranks = facts.asked.ranks or 1
+    ranks = facts.requested.ranks or 1
     return f"{amount(facts.typical[name] / ranks)} {word}/s per rank" if ranks > 1 else ""
 
 

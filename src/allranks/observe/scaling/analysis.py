@@ -28,8 +28,8 @@ _SAME_BATCH = 0.1
 """Batches that differ by less are the same: the last one of an epoch may be short."""
 MILLION = 1_000_000
 _UNKNOWN_KIND = (
-    "Only times were measured, and nobody says whether the work stayed the same at every size, so they "
-    "cannot be compared. Measure with --strong (it did), or with --weak (it grew with the ranks) and "
+    "Only times were measured, and it is unknown whether the work was the same at every size, so they "
+    "cannot be compared. Measure with --strong (it was), or with --weak (it grew with the ranks) and "
     "a --metric."
 )
 MeasuredRuns = dict[str, Measurement]
@@ -166,6 +166,6 @@ def _is_same_batch(one: float, other: float) -> bool:
 
 def _kind_mismatch(study: Study, asked: str, kind: str) -> str:
     place = "{share:…}" if asked == "strong" else "{times:…}"
-    wish = f"--{asked} was asked for" if study.kind else f"{place} is for {asked} scaling"
+    wish = f"--{asked} was requested" if study.kind else f"{place} is for {asked} scaling"
     did = "stayed the same" if kind == "strong" else "grew with the size"
     return f"{wish}, but the global batch {did}: this is {kind} scaling."

@@ -101,7 +101,7 @@ def machine_notes(study: Study) -> Iterator[str]:
     if shared := [point.size for point in study.points if study.shares_cores(point)]:
         yield (
             f"This machine has {cores}: from {study.axis.count(min(shared))} on the ranks share them, "
-            "and such numbers (marked *) say nothing about scaling."
+            "and such numbers (marked *) are unreliable."
         )
     if study.load is not None and study.load > cpus / 2:
         yield (
@@ -117,7 +117,7 @@ def _too_short(study: Study, where: str, found: Measurement) -> str:
         unit = 10 ** int(math.log10(steps))
         more = f"Measure more steps: --steps {math.ceil(steps / unit) * unit}"
     return (
-        f"At {where} {step_time(found.seconds)} were measured, too little to say anything about scaling "
+        f"At {where} {step_time(found.seconds)} were measured, too little for a reliable number "
         f"(marked *). {more}"
     )
 
@@ -213,7 +213,7 @@ def _reservations(study: Study, found: Analysis, trusted: Sequence[SizeResult]) 
     if widest and widest.spread > _UNEVEN:
         yield (
             f"The speeds of {study.axis.count(widest.size)} differ by ± {widest.spread * 100:.0f} %: "
-            "something else was going on. Measure again on quiet nodes, or more often (--repeat)."
+            "something else ran at the same time. Measure again on quiet nodes, or more often (--repeat)."
         )
     if study.is_queued and (text := overlap_note(study)):
         yield text
@@ -226,10 +226,11 @@ def _verdict(study: Study, found: Analysis, trusted: Sequence[SizeResult]) -> st
     if found.efficient_up_to is None or found.efficient_up_to == first.size:
         second = trusted[1]
         return (
-            f"More than {study.axis.count(first.size)} does not pay: at {study.axis.count(second.size)} "
+            f"More than {study.axis.count(first.size)} is not efficient: at {study.axis.count(second.size)} "
             f"the efficiency is {second.efficiency:.2f}, below {EFFICIENT:.2f}."
         )
-    text = f"Up to {study.axis.count(found.efficient_up_to)} it pays: an efficiency of at least {EFFICIENT:.2f}"
+    largest_efficient = study.axis.count(found.efficient_up_to)
+    text = f"Scaling is efficient up to {largest_efficient} (an efficiency of at least {EFFICIENT:.2f})"
     if found.efficient_up_to == largest.size:
         return f"{text}; it is {largest.efficiency:.2f} there, and nothing larger was measured."
     after = next(row for row in trusted if row.size > found.efficient_up_to)

@@ -39,7 +39,7 @@ class Measurement:
     rate: float
     """Units a second over all ranks."""
     unit: str
-    """samples, tokens, steps, runs, or units where nobody says what the metric counts."""
+    """samples, tokens, steps, runs, or units where the metric does not name them."""
     source: str
     """metrics.jsonl, --metric or wall time."""
     step_seconds: float | None = None
@@ -54,7 +54,7 @@ class Measurement:
     windows: int = 1
     """How many were measured."""
     seconds: float | None = None
-    """How long that took; None where nobody tells."""
+    """How long that took; None when unknown."""
     uncertainty: float = 0.0
     """The error of the rate, as a share of it: by how the windows differ, or by a coarse clock."""
 
@@ -135,8 +135,8 @@ def _rate(kept: Sequence[_Window]) -> float:
     """Return all work over all time, since windows differ in length; without times every batch counts as
     full.
     """
-    told = all(each.seconds for each in kept)
-    times = [each.seconds if told else each.steps / each.rate for each in kept]
+    timed = all(each.seconds for each in kept)
+    times = [each.seconds if timed else each.steps / each.rate for each in kept]
     work = sum(each.rate * time for each, time in zip(kept, times, strict=True))
     return work / sum(times)
 
@@ -253,13 +253,13 @@ def _value(text: str | None) -> float | None:
 def _measure_by_wall_time(run: Run, weak: bool) -> Measurement:
     if weak:
         raise AllranksError(
-            "it has no metrics.jsonl, and its wall time alone says nothing about weak scaling. "
+            "it has no metrics.jsonl, and wall time alone cannot measure weak scaling. "
             r"Give --metric 'samples/s: ([\d.]+)', with what the script prints."
         )
     last = run.last_attempt
     start, end = (_first_rank_start(last), last.end) if last else (None, None)
     if start is None or end is None or end <= start:
-        raise AllranksError("it has no metrics.jsonl, and its run folder tells no times.")
+        raise AllranksError("it has no metrics.jsonl, and its run folder has no times.")
     seconds = (end - start).total_seconds()
     # A stamp without a fraction was written by a clock of whole seconds.
     error = 0.0 if end.microsecond else 1 / seconds

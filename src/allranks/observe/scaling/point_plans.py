@@ -56,7 +56,7 @@ def plan_point(study: Study, point: Point, machine: JobLayer | None = None) -> P
         name=f"{plan.job.name}-{point_label(study, point)}",
         args=fill_placeholders(plan.job.args, **size),
         env={**_threads(study, env), **env, STUDY_VARIABLE: _study_record(study, point)},
-        requeue=None,  # a point that goes on elsewhere would measure two places as one
+        requeue=None,  # a requeued point would mix two places in one measurement
         restarts=None,
     )
     return replace(plan, job=job)
@@ -115,7 +115,7 @@ def check_capacity(study: Study, point: Point, plan: Plan, machine: JobLayer | N
             )
     if study.is_local:
         if plan.shape.nodes > 1:
-            raise JobError(f"{plan.shape.nodes} nodes are asked for, and this is one machine.")
+            raise JobError(f"{plan.shape.nodes} nodes are requested, and this is one machine.")
         there = int((machine.values if machine else {}).get("gpus_per_node", 0))
         if study.axis.field == "gpus_per_node" and point.size > there:
             has = f"{there} GPU{'s' if there > 1 else ''}" if there else "no GPU"

@@ -26,9 +26,9 @@ from allranks.schedulers.run_state import RunStatus
 from allranks.schedulers.slurm import SlurmScheduler
 
 PATIENCE = 120.0
-"""Seconds for which Slurm is asked for a job that it does not know; it may be away itself."""
+"""Seconds for which a job may be unknown to Slurm, which may be unavailable."""
 CONSOLE = "console.log"
-"""What a point's launcher and ranks would have shown, in its run folder, where it is no job of its own."""
+"""The output of a point's launcher and ranks, in its run folder, where it is not a job."""
 _ERROR = re.compile(r"\berror\b", re.IGNORECASE)
 _TAIL = 16_384
 
@@ -123,7 +123,7 @@ def progress_text(run: Run | None) -> str:
 
 
 QUICK, SLOW, QUICK_FOR = 2.0, 10.0, 180.0
-"""Seconds between two looks: at first, and after so many seconds."""
+"""Seconds between two polls: at first, and after QUICK_FOR seconds."""
 
 
 def submit_point(

@@ -238,7 +238,7 @@ def _make_folder(root: Path, name: str) -> Path:
 
 
 LOCK_FILE = "lock"
-"""In the study's folder; it tells who holds it."""
+"""In the study's folder; contains the process that holds it."""
 
 
 @contextmanager
@@ -267,8 +267,8 @@ def _lock(file: IO[str], folder: Path) -> None:
         file.seek(0)
         who = file.read().strip() or "another process"
         raise JobError(
-            f"{folder.name} is watched already, by {who}.\n"
+            f"{folder.name} is in use by {who}.\n"
             f"Look at it: allranks scale --show {quote(str(folder))}; or end that process first."
         ) from None
     except OSError:
-        pass  # a file system without locks: go on, as there is nothing better
+        pass  # a file system without locks: continue without one

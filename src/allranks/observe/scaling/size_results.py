@@ -78,8 +78,8 @@ GROUPS = {
     "other": ("other",),
     "step": (),
 }
-"""What is told apart, and the phases of a step that it is made of. Waiting for slow ranks is taken out
-of communication, where it is measured; "step" is a step of the script's own, whose parts nobody knows."""
+"""Groups of lost time and their phases. Waiting for slow ranks is subtracted from communication, where it is
+measured; "step" is a step of the script's own, whose phases are unknown."""
 
 _WORTH_NAMING = 0.05
 
@@ -90,7 +90,7 @@ _MEANS = {
     "compute": "forward and backward that became slower",
     "optimizer": "the optimizer",
     "checkpoint": "checkpoints",
-    "other": "what is no part of the training step",
+    "other": "work outside the training step",
     "step": "the script's own step, its communication included",
 }
 _BATCH = (
@@ -113,7 +113,7 @@ _ADVICE = {
     "size.",
     "data": "the loaders do not keep up. Give the DataLoader more num_workers.",
     "checkpoint": "save less often, or with checkpoint_async=True.",
-    "step": "its parts are not told apart. Use a larger batch, or let the Trainer do the step.",
+    "step": "its phases are not measured. Use a larger batch, or let the Trainer do the step.",
     "other": "callbacks, logging, or Python between the steps. Look at what the script does there.",
 }
 _ON_NODES = {
@@ -199,9 +199,9 @@ class SizeResult:
     speedup: float | None = None
     efficiency: float | None = None
     cost: float | None = None
-    """GPU-hours, or core-hours without GPUs, of so many units."""
+    """GPU-hours, or core-hours without GPUs, of the requested units."""
     hours: float | None = None
-    """Wall hours of so many units."""
+    """Wall hours of the requested units."""
     lost: dict[str, float] = field(default_factory=dict)
     """Shares of a step that were lost, by what they went to."""
     unreliable: str = ""
@@ -220,7 +220,7 @@ class Analysis:
 
     rows: list[SizeResult]
     kind: str | None
-    """"strong", "weak", "mixed", or None where nobody can tell."""
+    """"strong", "weak", "mixed", or None when unknown."""
     fit: LawFit | None = None
     efficient_up_to: int | None = None
     """The largest size up to which every efficiency is at least `sentences.PAYS`."""

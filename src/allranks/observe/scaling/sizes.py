@@ -113,7 +113,7 @@ def _varied_axis(lists: Mapping[str, list[int]]) -> SizeAxis:
     size = lists[single.field][0]
     more = f"1,{size}" if size > 1 else "1,2,4"
     raise UsageError(
-        f"{single.option} {size} is one size, and one tells nothing about scaling.\n"
+        f"{single.option} {size} is one size; scaling needs several.\n"
         f"Give several: {single.option} {more}"
     )
 

@@ -30,18 +30,18 @@ class TextDisplay:
         self.known: MeasuredRuns = {}
         self._said: dict[tuple[int, int], str] = {}
 
-    def begins(self, study: Study, point: Point) -> None:
+    def point_started(self, study: Study, point: Point) -> None:
         """Show that a point started here, or was submitted."""
         if study.is_queued:
             self._say(f"{self._name(study, point)}: job {point.job_id}")
         elif not self._out.isatty():
             self._say(f"{self._name(study, point)}: running")
 
-    def ended(self, study: Study, point: Point) -> None:
+    def point_ended(self, study: Study, point: Point) -> None:
         """Show that a point ended here, or could not be submitted."""
         self._say(f"{self._name(study, point)}: {_result_text(study, point, self.known)}")
 
-    def look(self, study: Study) -> None:
+    def refresh(self, study: Study) -> None:
         """Redraw the table after jobs were polled, or print what changed."""
         if self._out.isatty():
             self._draw(study)

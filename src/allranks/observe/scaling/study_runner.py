@@ -107,16 +107,16 @@ def _print_progress(run: Run, what: str, parent: int) -> None:
 
 
 class StudyDisplay(Protocol):
-    """What shows a study while it goes on."""
+    """Shows a study while it runs."""
 
     known: MeasuredRuns
     """What it has read of points that are done."""
 
-    def begins(self, study: Study, point: Point) -> None: ...
+    def point_started(self, study: Study, point: Point) -> None: ...
 
-    def ended(self, study: Study, point: Point) -> None: ...
+    def point_ended(self, study: Study, point: Point) -> None: ...
 
-    def look(self, study: Study) -> None: ...
+    def refresh(self, study: Study) -> None: ...
 
 
 def run_study(study: Study, view: StudyDisplay, *, python: str, wait: bool = True) -> Analysis:
@@ -131,7 +131,7 @@ def run_study(study: Study, view: StudyDisplay, *, python: str, wait: bool = Tru
         else:
             _submit_points(study, view, python)
             if wait:
-                wait_for_points(study, lambda: view.look(study))
+                wait_for_points(study, lambda: view.refresh(study))
     finally:
         found = analyse(study, view.known)
         write_results(study, found)
@@ -163,7 +163,7 @@ def _refuse_running(study: Study) -> None:
         )
     raise JobError(
         f"{study.id} may be under way: {path.name} has no end, and {why}.\n"
-        f"Go on there: allranks scale --resume {quote(str(study.path))}\n"
+        f"Resume it there: allranks scale --resume {quote(str(study.path))}\n"
         f"Or, when it is over, move its folder away: {path}"
     )
 
@@ -200,7 +200,7 @@ def _enter_start_folder(study: Study) -> None:
         os.chdir(study.cwd or ".")
     except OSError as error:
         raise UsageError(
-            f"{study.id} goes on where it was started, and {study.cwd} cannot be entered: "
+            f"{study.id} resumes where it was started, and {study.cwd} cannot be entered: "
             f"{error.strerror}.\nWhat was measured is still there: allranks scale --show {quote(str(study.path))}"
         ) from None
 
@@ -217,7 +217,7 @@ def _run_sequentially(
             continue
         try:
             plan = prepare_point(study, point)
-            view.begins(study, point)
+            view.point_started(study, point)
             run_point(study, point, plan, plan.job.python or python, scheduler)
             PointPoller(study).refresh()
             study.save()
@@ -227,7 +227,7 @@ def _run_sequentially(
             raise
         except AllranksError as error:
             _mark_failed(study, point, error)
-        view.ended(study, point)
+        view.point_ended(study, point)
 
 
 def _submit_points(study: Study, view: StudyDisplay, python: str) -> None:
@@ -241,10 +241,10 @@ def _submit_points(study: Study, view: StudyDisplay, python: str) -> None:
             own = plan.job.python or python
             submit_point(study, point, plan, python=own, after=before)
             last = point.job_id
-            view.begins(study, point)
+            view.point_started(study, point)
         except AllranksError as error:
             _mark_failed(study, point, error)
-            view.ended(study, point)
+            view.point_ended(study, point)
 
 
 def _mark_failed(study: Study, point: Point, error: AllranksError) -> None:

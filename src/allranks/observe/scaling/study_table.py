@@ -210,7 +210,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 _DROPPED = ("MFU", "GPU use", "batch", "hours", "ranks", "step", "±", LOST)
-"""What goes first where there is no room for all; the page has everything."""
+"""Columns in the order in which they are dropped where they do not fit; the page has all."""
 
 
 def _drop_columns(table: TextTable, width: int) -> tuple[list[str], list[list[str]]]:

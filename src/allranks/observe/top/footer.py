@@ -13,13 +13,13 @@ from allranks.observe.view.model import RunView
 from allranks.runs.attempt import Failure
 
 HELP = (
-    ("q", "quit; the run goes on"),
+    ("q", "quit; the run continues"),
     ("r  n", "a row per rank, or per node"),
     ("s", "slowest first, or in order"),
     ("up down", "scroll by a row (also k j)"),
     ("PgUp PgDn", "scroll by a page (also b, space)"),
     ("Home End", "the first row, the last row (also g G)"),
-    ("p", "hold the picture still, or let it go on"),
+    ("p", "pause, or resume updates"),
     ("?", "this help; any key closes it"),
 )
 """Keys and what they do, for the help and the documentation."""
@@ -45,7 +45,7 @@ class ViewSettings:
     help: bool = False
     quit: bool = False
 
-    def after(self, key: str) -> ViewSettings:
+    def after_key(self, key: str) -> ViewSettings:
         """Return the settings after this key; unknown keys change nothing."""
         if self.help:
             return replace(self, help=False)
@@ -91,12 +91,12 @@ def attempts(run_view: RunView, width: int, glyphs: Glyphs) -> Text | None:
         text = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
         pieces.append(LinePiece.of(clean(text), rank=2))
     total = run_view.goodput
-    # Rank 0 tells from time to time how far it is: until then a run that just began has done nothing.
+    # Rank 0 reports its progress at intervals: before the first report the goodput would be 0.
     known = any(entry.first_step is not None for entry in ended) or (total and total.useful > 0)
     if total is not None and total.share is not None and known:
         pieces.append(LinePiece.of(f"goodput {percent(total.share)}", rank=1))
-        told = f"{clock(total.useful)} of {clock(total.allocated)} moved the model forward"
-        pieces.append(LinePiece.of(told, "dim", rank=3))
+        text = f"{clock(total.useful)} of {clock(total.allocated)} moved the model forward"
+        pieces.append(LinePiece.of(text, "dim", rank=3))
     return fit(pieces, width, glyphs.more) if pieces else None
 
 
@@ -161,4 +161,4 @@ def help_lines(width: int, glyphs: Glyphs) -> list[Text]:
 def _key_label(key: str, text: str, view: ViewSettings) -> str:
     if key == "s" and view.slowest:
         return "in order"
-    return "go on" if key == "p" and view.paused else text
+    return "resume" if key == "p" and view.paused else text

@@ -16,15 +16,15 @@ from allranks.observe.view.model import RunView
 from allranks.schedulers.run_state import elapsed
 
 _LOG_LINES = 3
-"""Of the last lines, where the table would take all the room."""
+"""Log lines shown at least, beside a long table."""
 _PAGE_LINES = 20
-"""Of the last lines, where there is no end to the room."""
+"""Log lines of a page without a height."""
 _TALL = 24
-"""From so many lines on, the table stands free."""
+"""From this height on, blank lines surround the table."""
 _EARLY = 300.0
 """Seconds in which any script may have to load first."""
 NO_METRICS_HINT = (
-    "The script tells nothing of its training. With allranks.Trainer this shows its progress, "
+    "The script reports no training metrics. With allranks.Trainer this shows its progress, "
     "loss, speed, and where the time of a step goes."
 )
 
@@ -64,7 +64,7 @@ class _Part:
 
 
 class _FrameBuilder:
-    """The parts of a frame, put together with or without an end to the room."""
+    """Assembles the parts of a frame, for a screen or for a page without a height."""
 
     def __init__(self, run_view: RunView, view: ViewSettings, width: int, glyphs: Glyphs) -> None:
         self.run_view = run_view
@@ -108,16 +108,23 @@ class _FrameBuilder:
         """Return the parts above the table, in the order of the screen."""
         how = (self.run_view, self.width, self.glyphs)
         progress, times = _part(head.progress(*how), 1), _part(head.times(*how), 5)
-        told = [_part(head.loss(*how), 3), _part(head.speed(*how), 6), _Part(head.step(*how), 7)]
-        if not any(part.lines for part in (progress, *told)) and self.run_view.status.attempts:
-            told = [
+        metric_parts = [
+            _part(head.loss(*how), 3),
+            _part(head.speed(*how), 6),
+            _Part(head.step(*how), 7),
+        ]
+        if (
+            not any(part.lines for part in (progress, *metric_parts))
+            and self.run_view.status.attempts
+        ):
+            metric_parts = [
                 _Part(
                     wrap(_no_progress_text(self.run_view), self.width, 2, "dim", self.glyphs.more),
                     8,
                 )
             ]
         first = [_Part([head.title(*how)], 0), _Part(head.notices(*how), 2)]
-        return [*first, progress, times, *told]
+        return [*first, progress, times, *metric_parts]
 
     def _middle(self, first: int, shown: int, free: int) -> list[Text]:
         if not shown:

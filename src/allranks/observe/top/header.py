@@ -34,13 +34,13 @@ STATE_COLOURS = {
     JobState.INTERRUPTED: "yellow",
     JobState.UNKNOWN: "yellow",
 }
-"""All other states are ends that nobody wanted: red."""
+"""All other states are failures: red."""
 
 _SHOWN_ELSEWHERE = {
     *("train_loss", "val_loss", "samples_per_second", "tokens_per_second", "mfu"),
     *("flops_per_second", *TIMINGS),
 }
-"""Metrics that have a place of their own, or that the bar of a step tells."""
+"""Metrics that are shown elsewhere."""
 _PHASE_NAMES = {"checkpoint": "saving"}
 
 
@@ -82,7 +82,7 @@ def notices(run_view: RunView, width: int, glyphs: Glyphs) -> list[Text]:
     if status.state.ended or run_view.progress.share == 1:
         return lines
     if (silent := run_view.progress.stalled_seconds) is not None:
-        text = f"no step for {clock(silent)}: the training has stopped moving"
+        text = f"no step for {clock(silent)}: the training is stalled"
         lines.append(cut(Text(text, "bold red"), width, glyphs.more))
     slow = [rank for rank in run_view.ranks if rank.straggler]
     if slow:
@@ -244,7 +244,7 @@ def _state_text(status: RunStatus) -> str:
         code = f", exit code {status.exit_code}" if status.exit_code else ""
         return f"{status.state.value}{when}{code}" + (f": {status.why}" if status.why else "")
     if status.state is JobState.UNKNOWN and status.job_id:
-        return status.why or "Slurm does not know the job any more"
+        return status.why or "Slurm no longer knows the job"
     return status.why
 
 

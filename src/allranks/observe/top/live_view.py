@@ -42,7 +42,7 @@ class Watcher:
     ) -> None:
         self.run_view: RunView | None = None
         self.error: Exception | None = None
-        """What ended a thread: raised again by whoever shows the run."""
+        """The error that ended a thread; raised again where the run is shown."""
         self._run = run
         self._task = task
         self._every = every
@@ -127,7 +127,7 @@ def _unanswered_status(run: Run) -> RunStatus:
 INTERVAL = 2.0
 """Seconds between two pictures."""
 PAGE_WIDTH = 120
-"""Columns where there is no terminal: nothing has to leave for want of room."""
+"""Columns where there is no terminal: wide enough for everything."""
 
 
 def is_live_terminal() -> bool:
@@ -156,7 +156,7 @@ def _loop(terminal: Terminal, watcher: Watcher, run: Run, glyphs: Glyphs) -> Non
     terminal.draw([Text(f"reading {run.id} {glyphs.more}", "dim")])
     while not view.quit:
         for key in terminal.wait():
-            view = view.after(key)
+            view = view.after_key(key)
         if watcher.error is not None:
             raise watcher.error
         if not view.paused or shown is None:

@@ -13,7 +13,7 @@ from allranks.observe.top.text_layout import Column, Glyphs, bar, memory, percen
 from allranks.observe.view.model import GpuNow, NodeNow, RankNow, RunView
 
 _HOST = 16
-"""Cells of a host's name; what tells nodes apart is mostly at its end."""
+"""Cells of a host's name; names of nodes mostly differ at their end."""
 _BAR = 24
 _OLD = 60.0
 """Seconds; what was sampled longer ago is dated."""

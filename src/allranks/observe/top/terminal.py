@@ -278,7 +278,7 @@ class Terminal:
         self._release()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        # Here it goes on after fg.
+        # It continues here after fg.
         signal.signal(signal.SIGTSTP, self._note)
         self._noted.discard(signal.SIGCONT)
         self._acquire()

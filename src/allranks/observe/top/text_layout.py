@@ -21,7 +21,7 @@ _SIZES = ("B", "K", "M", "G", "T", "P")
 def memory(used: float | None, total: float | None) -> str:
     """Format ``61.2/80G``, ``700/1536G``: both in the binary unit in which the total has two digits.
 
-    A tenth of that unit is the least that is told of a part.
+    Parts are rounded to a tenth of that unit.
     """
     if used is None:
         return ""
@@ -45,7 +45,7 @@ GAP = 2
 
 @dataclass(frozen=True)
 class LinePiece:
-    """A part of a line; the highest ``rank`` leaves first where there is no room."""
+    """A part of a line; the highest ``rank`` is dropped first where it does not fit."""
 
     text: Text
     rank: int = 0
@@ -104,10 +104,10 @@ class Column:
     title: str
     cells: Sequence[str | Text]
     rank: int = 0
-    """The highest leaves first where there is no room."""
+    """The highest is dropped first where it does not fit."""
     right: bool = True
     draw: Callable[[int, int], Text] | None = field(default=None, compare=False)
-    """(row, width) → a cell as wide as there is room: the one column that stretches."""
+    """(row, width) → a cell of that width, for the one column that stretches."""
     least: int = 0
     most: int = 0
 

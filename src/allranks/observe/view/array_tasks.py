@@ -12,8 +12,8 @@ from allranks.cluster.slurm.pending_reasons import pending_reason_text
 from allranks.runs.attempt import Attempt, attempt_numbers
 from allranks.schedulers.run_state import RunStatus
 
-_SPOKEN_FOR = (JobState.PENDING, JobState.REQUEUED, JobState.UNKNOWN)
-"""States for which a reason is told: why it waits, why nothing is known."""
+_EXPLAINED_STATES = (JobState.PENDING, JobState.REQUEUED, JobState.UNKNOWN)
+"""States for which a reason is reported: why it waits, why nothing is known."""
 
 
 class RunAttempts:
@@ -23,11 +23,11 @@ class RunAttempts:
         self._folder = run / "attempts"
         self._known: dict[int, Attempt] = {}
         self._whole = JobState.UNKNOWN
-        self._told: dict[str, JobStatus] = {}
+        self._reported: dict[str, JobStatus] = {}
 
     def update_status(self, status: RunStatus) -> None:
         """Take over Slurm's states of the tasks: a task that was killed has not recorded its end."""
-        self._whole, self._told = status.state, _task_states(status)
+        self._whole, self._reported = status.state, _task_states(status)
 
     def refresh(self) -> None:
         """Read new attempts, and those that had not ended at the last refresh."""
@@ -41,18 +41,20 @@ class RunAttempts:
 
     def numbers(self, task: str) -> list[int]:
         """Return the attempts of one task; of ``""`` those of a run without an array."""
-        return [number for number, life in self._known.items() if life.array_task == task]
+        return [number for number, attempt in self._known.items() if attempt.array_task == task]
 
     def last(self) -> dict[str, Attempt]:
         """Return the last attempt of each task, in the order in which the tasks started."""
-        return {life.array_task: life for life in self._known.values() if life.array_task}
+        return {
+            attempt.array_task: attempt for attempt in self._known.values() if attempt.array_task
+        }
 
     def running_tasks(self) -> list[str]:
         """Return the tasks that have started and not ended, the newest first."""
         begun = {
-            life.number: task
-            for task, life in self.last().items()
-            if not life.outcome and not self._state(life).ended
+            attempt.number: task
+            for task, attempt in self.last().items()
+            if not attempt.outcome and not self._state(attempt).ended
         }
         return [begun[number] for number in sorted(begun, reverse=True)]
 
@@ -64,7 +66,7 @@ class RunAttempts:
 
     def ended_tasks(self) -> dict[str, JobState]:
         """Return the state of each task that has ended and will not continue."""
-        states = {task: self._state(life) for task, life in self.last().items()}
+        states = {task: self._state(attempt) for task, attempt in self.last().items()}
         return {task: state for task, state in states.items() if state.ended}
 
     def failed_tasks(self) -> list[str]:
@@ -72,27 +74,31 @@ class RunAttempts:
         ended = self.ended_tasks().items()
         return [task for task, state in ended if state is not JobState.COMPLETED]
 
-    def _state(self, life: Attempt) -> JobState:
-        return _state(life, self._told.get(life.array_task), self._whole)
+    def _state(self, attempt: Attempt) -> JobState:
+        return _state(attempt, self._reported.get(attempt.array_task), self._whole)
 
 
-def task_status(status: RunStatus, task: str, lives: Sequence[Attempt]) -> RunStatus:
+def task_status(status: RunStatus, task: str, attempts: Sequence[Attempt]) -> RunStatus:
     """Return the status of one task: by its own attempts, else by Slurm."""
-    told = _task_states(status).get(task)
-    if not lives:
-        return _pending_status(status, told)
-    last = lives[-1]
+    reported = _task_states(status).get(task)
+    if not attempts:
+        return _pending_status(status, reported)
+    last = attempts[-1]
     ended = last.is_over
-    state = _state(last, told, status.state)
+    state = _state(last, reported, status.state)
     return replace(
         status,
         state=state,
-        exit_code=last.exit_code if ended else told.exit_code if told else None,
+        exit_code=last.exit_code if ended else reported.exit_code if reported else None,
         nodes=",".join(last.hosts),
         start=last.start,
-        end=last.end if ended else told.end if told else None,
-        why=_why(last) if ended else _reason(status, told) if state in _SPOKEN_FOR else "",
-        attempts=len(lives),
+        end=last.end if ended else reported.end if reported else None,
+        why=_why(last)
+        if ended
+        else _reason(status, reported)
+        if state in _EXPLAINED_STATES
+        else "",
+        attempts=len(attempts),
     )
 
 
@@ -101,33 +107,35 @@ def _task_states(status: RunStatus) -> dict[str, JobStatus]:
     return {task.job_id.rpartition("_")[2]: task for task in status.tasks}
 
 
-def _state(life: Attempt, told: JobStatus | None, whole: JobState) -> JobState:
+def _state(attempt: Attempt, reported: JobStatus | None, whole: JobState) -> JobState:
     """Return the state of a task: by the end of its last attempt, else by Slurm, or of the whole array."""
-    if life.is_over:
-        return OUTCOMES.get(life.outcome, JobState.FAILED)
-    return told.state if told else whole
+    if attempt.is_over:
+        return OUTCOMES.get(attempt.outcome, JobState.FAILED)
+    return reported.state if reported else whole
 
 
-def _pending_status(status: RunStatus, told: JobStatus | None) -> RunStatus:
+def _pending_status(status: RunStatus, reported: JobStatus | None) -> RunStatus:
     """Return the status of a task without an attempt: it waits, or ended before it could start."""
-    state = told.state if told else JobState.PENDING if status.state.active else status.state
+    state = (
+        reported.state if reported else JobState.PENDING if status.state.active else status.state
+    )
     return replace(
         status,
         state=state,
-        exit_code=told.exit_code if told else None,
-        nodes=told.nodes if told else "",
-        start=told.start if told else None,
-        end=told.end if told else None,
-        expected_start=told.expected_start if told else None,
-        why=_reason(status, told) if state in _SPOKEN_FOR else "",
+        exit_code=reported.exit_code if reported else None,
+        nodes=reported.nodes if reported else "",
+        start=reported.start if reported else None,
+        end=reported.end if reported else None,
+        expected_start=reported.expected_start if reported else None,
+        why=_reason(status, reported) if state in _EXPLAINED_STATES else "",
         attempts=0,
     )
 
 
-def _reason(status: RunStatus, told: JobStatus | None) -> str:
+def _reason(status: RunStatus, reported: JobStatus | None) -> str:
     """Return why a task waits or is unknown; the array's reason only where its state is the same."""
-    if told is not None and told.state is JobState.PENDING:
-        return pending_reason_text(told.reason).replace("JOBID", told.job_id)
+    if reported is not None and reported.state is JobState.PENDING:
+        return pending_reason_text(reported.reason).replace("JOBID", reported.job_id)
     return "" if status.state.active else status.why
 
 

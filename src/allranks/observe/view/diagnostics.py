@@ -103,7 +103,7 @@ def _failure(run: Run, attempt: Attempt, failure: Failure) -> Diagnostic:
         source="run",
         severity="error",
         title=f"{_task(attempt)}Rank {failure.rank} failed first{where}: {failure.how}",
-        message=failure.error or "It left no traceback.",
+        message=failure.error or "There is no traceback.",
         help=f"allranks logs --errors --attempt {attempt.number} {run.id}",
     )
 

@@ -105,7 +105,7 @@ def _rows(owners: _Owners, node: NodeSource, gpu: int) -> list[str]:
 Value = float | None
 Span = tuple[float, float]
 _SILENCE = 4.0
-"""A line that comes later than so many times the usual tells of its own moment only."""
+"""A line that comes later than this multiple of the usual interval covers only its own column."""
 
 
 @dataclass(frozen=True)
@@ -176,22 +176,25 @@ def heatmap(source: RunSource, what: str, columns: int = 240, *, whole: bool = F
         )
     kind = KINDS[what]
     attempts = [attempt for _, attempt in sorted(source.attempts.items())]
-    lives = [tracks(attempt, kind.measured) for attempt in attempts]
-    rows = sorted({row for life in lives for track in life for row in track.rows}, key=_in_order)
+    all_tracks = [tracks(attempt, kind.measured) for attempt in attempts]
+    rows = sorted(
+        {row for attempt_tracks in all_tracks for track in attempt_tracks for row in track.rows},
+        key=_in_order,
+    )
     made = HeatMatrix(rows, values=[[] for _ in rows], unit=kind.unit, title=kind.title)
     spans = (
         [_attempt_span(attempt) for attempt in attempts]
         if whole
-        else [_span(life) for life in lives]
+        else [_span(attempt_tracks) for attempt_tracks in all_tracks]
     )
-    most = columns if whole else min(columns, sum(map(_lines, lives)))
-    for life, span, share in zip(lives, spans, _shares(spans, most), strict=True):
+    most = columns if whole else min(columns, sum(map(_lines, all_tracks)))
+    for attempt_tracks, span, share in zip(all_tracks, spans, _shares(spans, most), strict=True):
         if span is not None:
             if made.times:
                 made.breaks.append(len(made.times))
             else:
                 made.begin = span[0]
-            _add_columns(made, life, span, share)
+            _add_columns(made, attempt_tracks, span, share)
     made.low, made.high = _scale(source, what, made)
     return made
 
@@ -216,13 +219,13 @@ def _some(values: object) -> bool:
     return isinstance(values, list) and any(each is not None for each in values)
 
 
-def _lines(life: Sequence[Track]) -> int:
-    return max((len(track.lines) for track in life), default=0)
+def _lines(attempt_tracks: Sequence[Track]) -> int:
+    return max((len(track.lines) for track in attempt_tracks), default=0)
 
 
-def _span(life: Sequence[Track]) -> Span | None:
+def _span(attempt_tracks: Sequence[Track]) -> Span | None:
     """Return the first and the last time at which this was measured; None when it was not."""
-    times = [time for track in life for time, _ in track.lines]
+    times = [time for track in attempt_tracks for time, _ in track.lines]
     return (min(times), max(times)) if times else None
 
 
@@ -248,26 +251,26 @@ def _shares(spans: Sequence[Span | None], columns: int) -> list[int]:
     return [max(int(length / total * columns), 1) for length in lengths]
 
 
-def _add_columns(made: HeatMatrix, life: Sequence[Track], span: Span, share: int) -> None:
+def _add_columns(made: HeatMatrix, attempt_tracks: Sequence[Track], span: Span, share: int) -> None:
     """Split the time of one attempt into columns; each is named by its end."""
     begin, end = span
     edges = [begin + (end - begin) * place / share for place in range(1, share)]
     made.times += [*edges, end]
-    for row, means in zip(made.values, _means(made.rows, life, edges, end), strict=True):
+    for row, means in zip(made.values, _means(made.rows, attempt_tracks, edges, end), strict=True):
         row += means
 
 
 def _means(
-    rows: list[str], life: Sequence[Track], edges: list[float], end: float
+    rows: list[str], attempt_tracks: Sequence[Track], edges: list[float], end: float
 ) -> Iterator[list[Value]]:
     index = {row: place for place, row in enumerate(rows)}
     width = len(edges) + 1
     sums = [[0.0] * width for _ in rows]
     counts = [[0] * width for _ in rows]
-    for track in life:
+    for track in attempt_tracks:
         into = [(sums[index[row]], counts[index[row]]) for row in track.rows]
-        told = _covered_columns([time for time, _ in track.lines], edges, end)
-        for columns, (_, values) in zip(told, track.lines, strict=True):
+        covered = _covered_columns([time for time, _ in track.lines], edges, end)
+        for columns, (_, values) in zip(covered, track.lines, strict=True):
             for (total, count), value in zip(into, values, strict=True):
                 if value == value:
                     for column in columns:

@@ -24,7 +24,7 @@ def thin(
     """Return at most ``most`` points of a curve, with its first and last points, peaks and dips.
 
     Points without a finite value are dropped. Between the ends the curve is cut into stretches, of each
-    of which the lowest and the highest point stay: what averaging would hide is what is looked for.
+    of which the lowest and the highest point stay, which averaging would hide.
     """
     points = [
         (float(x), float(y))
@@ -114,7 +114,7 @@ INDEX_COLUMNS = ("time", *_WHOLE)
 
 
 class MetricColumns:
-    """Columns of equal length by name. What is no number (absent, null, text) is None."""
+    """Columns of equal length by name. Anything but a number (absent, null, text) is None."""
 
     def __init__(self) -> None:
         self._columns: dict[str, array[float]] = {}
@@ -229,7 +229,7 @@ Numbers = Sequence[float | None]
 def window_steps(steps: Numbers, fits: Numbers, before: int = 0) -> list[float]:
     """Return the steps that each line covers; for the first line of a fit those since its beginning.
 
-    ``before``: so many lines at the beginning are there only to count from.
+    ``before``: number of lines at the beginning that serve only as the start of counting.
     """
     watch, done, counts = FitTracker(), 0.0, []
     for step, fit in zip(steps, fits, strict=True):

@@ -145,10 +145,10 @@ class RunView:
     time: float = 0.0
     """When this was taken."""
     trainer: bool = False
-    """Whether it is known to train with a Trainer, which tells of its steps as soon as there are any."""
+    """Whether it trains with a Trainer, which reports its steps."""
     task: str = ""
     """Which task of a job array it is; all else is of this task. Empty when it is none."""
     failed_tasks: Sequence[str] = ()
-    """The tasks of the array that ended badly and do not go on."""
+    """The tasks of the array that failed and will not be requeued."""
     running_tasks: Sequence[str] = ()
     """Those that have begun and not ended."""

@@ -78,7 +78,7 @@ def _gpu_of(rank: Rank, node: NodeSource) -> int | None:
 def _gpu_by_name(word: str, seen: list[int], node: NodeSource) -> int | None:
     """Return the GPU of a number or the beginning of a uuid, as in CUDA_VISIBLE_DEVICES."""
     if word.isdigit():
-        # In a container the numbers are counted anew from 0, whatever the driver calls the GPU.
+        # In a container the numbers start at 0 again, whatever the driver calls the GPU.
         return int(word) if int(word) in seen else _at_place(seen, int(word))
     uuids = {number: str(node.gpus[number].get("uuid", "")) for number in seen}
     return next((number for number, uuid in uuids.items() if uuid.startswith(word)), None)

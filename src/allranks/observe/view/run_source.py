@@ -32,7 +32,7 @@ Pick = Callable[[Mapping[str, Any]], "array[float]"]
 
 
 class EvenSamples:
-    """At most so many lines of a file (and the last one), as (time, numbers)."""
+    """At most ``most`` lines of a file (and the last one), as (time, numbers)."""
 
     def __init__(self, file: JsonlTail, pick: Pick, most: int = MOST) -> None:
         self._file = file
@@ -104,7 +104,7 @@ class AttemptSource:
         self.number = int(path.name)
         self.nodes: dict[int, NodeSource] = {}
         self.steps: JsonlTail = JsonlTail(path / "steps.jsonl")
-        """One object per window of steps, each read when it is asked for."""
+        """One object per window of steps, each read on access."""
         self.attempt = Attempt.open(path)
         self.ranks: list[Rank] = []
         self.settled = False
@@ -156,21 +156,23 @@ class AttemptSource:
 class RunSource(MetricTables):
     """A run as its last refresh found it; for one thread at a time.
 
-    Of a job array it follows one task: the one asked for, else the one that began last of those that
+    Of a job array it follows one task: the requested one, else the one that began last of those that
     still run, or of all when none does; and when that one has ended, another that runs.
     """
 
-    def __init__(self, run: Run, task: str | None = None, lives: RunAttempts | None = None) -> None:
+    def __init__(
+        self, run: Run, task: str | None = None, run_attempts: RunAttempts | None = None
+    ) -> None:
         super().__init__()
         self.run = run
         self.task = task
         """Which task it follows."""
         self._asked_for = task
-        self.run_attempts = lives or RunAttempts(run.path)
+        self.run_attempts = run_attempts or RunAttempts(run.path)
         """The attempts of all tasks."""
         self.attempts: dict[int, AttemptSource] = {}
         self._metrics: MetricsFile | None = None
-        self._owns_attempts = lives is None
+        self._owns_attempts = run_attempts is None
         self._task_sources: dict[str, RunSource] = {}
         self._is_array = False
         self._stamps: tuple[Stamp, ...] = ()

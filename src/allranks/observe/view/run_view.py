@@ -55,10 +55,10 @@ def _kept(run: Path, script: Path) -> Path:
 
 
 _WINDOWS = 20
-"""The phases shown are means over so many of the last windows."""
+"""Number of the last windows over which phases are averaged."""
 _LINES = 5
 _LONGEST = 2000
-"""Characters of a line of a log: more can nobody show."""
+"""Characters of a log line that are kept."""
 
 
 def view_run(source: RunSource, status: RunStatus | None = None) -> RunView:
@@ -70,12 +70,12 @@ def view_run(source: RunSource, status: RunStatus | None = None) -> RunView:
     now = time.time()
     status = status or run_statuses([source.run])[0]
     source.run_attempts.update_status(status)
-    lives = [each.attempt for each in source.attempts.values()]
+    attempts = [each.attempt for each in source.attempts.values()]
     if source.task:
-        status = task_status(status, source.task, lives)
+        status = task_status(status, source.task, attempts)
     last = source.last
     nodes = nodes_now(last) if last else []
-    entries = attempt_history(lives, status.is_running)
+    entries = attempt_history(attempts, status.is_running)
     error = last.attempt.first_failure() if last else None
     return RunView(
         status=status,

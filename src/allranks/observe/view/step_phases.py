@@ -19,7 +19,7 @@ from allranks.observe.view.run_source import RunSource
 _MARKED = "forward"
 """The phase by which a window with a marked step is known."""
 _SPARSE = 50
-"""Of so many windows one has a marked step, where windows are short."""
+"""At least one in this many windows has a marked step, where windows are short."""
 
 _Columns = Mapping[str, Sequence[float | None]]
 

@@ -19,7 +19,7 @@ BEHIND = 0.2
 LEAST_SECONDS = 0.001
 """… and by more than this: steps of a millisecond are uneven by nature …"""
 WINDOWS = 5
-"""… in most of the last so many windows: a single slow one is a checkpoint or a hiccup."""
+"""… in most of this many last windows: a single slow one is a checkpoint or a hiccup."""
 _OFTEN = 3
 
 

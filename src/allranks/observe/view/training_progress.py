@@ -22,12 +22,12 @@ from allranks.schedulers import scheduler_of
 from allranks.schedulers.run_state import RunStatus
 
 _RECENT = 20
-"""The pace is that of so many windows."""
+"""Number of windows over which the speed is measured."""
 _WAITING = (JobState.PENDING, JobState.REQUEUED)
 _STILL = (*_WAITING, JobState.SUSPENDED)
-"""States in which nobody expects a step."""
+"""States in which no step is expected."""
 _MISSED, _SILENT = 10, 60.0
-"""A training has stopped moving when it missed so many of its lines, and for so many seconds."""
+"""A training is stalled when it missed this many of its lines, and for at least this many seconds."""
 
 _Line = tuple[float, int]
 
@@ -39,7 +39,9 @@ def training_progress(source: RunSource, status: RunStatus, now: float) -> Train
     waits = status.state.ended or status.state in _WAITING
     deadline = None if waits else _deadline(source, last, status)
     if status.state is JobState.UNKNOWN and deadline is not None and now > deadline:
-        found = replace(found, eta_seconds=None, stalled_seconds=None)  # nobody expects it to live
+        found = replace(
+            found, eta_seconds=None, stalled_seconds=None
+        )  # it cannot be running any more
     return replace(
         found,
         epochs=integer(read_json(source.folder / "training.json").get("epochs")),
@@ -90,8 +92,8 @@ def _position(
         default=tables.train,
     )
     step, epoch = whole_number(newest.last("step")), whole_number(newest.last("epoch"))
-    told = newest.last("time") or 0.0
-    if written is not None and (step is None or (written.updated or 0.0) > told):
+    updated = newest.last("time") or 0.0
+    if written is not None and (step is None or (written.updated or 0.0) > updated):
         step = written.step
     return step, epoch
 
@@ -144,7 +146,7 @@ def _deadline(source: RunSource, last: AttemptSource | None, status: RunStatus) 
     try:
         return float(environment(last.path)["ALLRANKS_DEADLINE"])
     except (KeyError, ValueError):
-        pass  # there was no limit when it began, or nobody wrote it down
+        pass  # there was no limit at its start, or it was not recorded
     start = unix_seconds(status.start) or unix_seconds(last.attempt.start)
     plan = read_json(source.run.path / "plan.json")
     limit = plan_time(plan) if scheduler_of(status.run).limits_time else None

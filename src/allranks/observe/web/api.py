@@ -115,11 +115,11 @@ class Api:
         answers: dict[str, Answer] = {
             "/api/runs": self.runs,
             "/api/compare": self.compare,
-            "/api/runs/{run}": self.look,
+            "/api/runs/{run}": self.overview,
             "/api/runs/{run}/plots": self.plots,
             "/api/runs/{run}/heat": self.heat,
             "/api/runs/{run}/logs": self.logs,
-            "/api/runs/{run}/remarks": self.remarks,
+            "/api/runs/{run}/diagnostics": self.diagnostics,
             "/api/runs/{run}/job": self.job,
         }
         json_routes = [Route(path, _as_json(answer)) for path, answer in answers.items()]
@@ -137,7 +137,7 @@ class Api:
             "jobs": self._queue.jobs(ours),
         }
 
-    def look(self, request: Request) -> dict[str, Any]:
+    def overview(self, request: Request) -> dict[str, Any]:
         """Return everything but the plots; without a task the attempts are those of all tasks."""
         run, task = self._run(request), task_param(request)
         status = self._states.of([run])[0]
@@ -175,15 +175,15 @@ class Api:
             return log_pages.around(run, query, limit, LogPosition.read(given["at"]))
         if "before" in given:
             return log_pages.last_page(run, query, limit, Cursor.read(given["before"]))
-        if not query.chosen and "after" not in given:
+        if not query.filtered and "after" not in given:
             return log_pages.last_page(run, query, limit)
         after = Cursor.read(given["after"]) if "after" in given else None
         find = search_logs if query.text and query.regex else log_pages.next_page
         return find(run, query, limit, after)
 
-    def remarks(self, request: Request) -> dict[str, Any]:
+    def diagnostics(self, request: Request) -> dict[str, Any]:
         """Return the failures and the findings of lint and check."""
-        return {"remarks": [asdict(one) for one in diagnostics(self._run(request))]}
+        return {"diagnostics": [asdict(one) for one in diagnostics(self._run(request))]}
 
     def job(self, request: Request) -> dict[str, Any]:
         """Return what was requested and what ran."""
@@ -195,7 +195,7 @@ class Api:
         keys = list(dict.fromkeys(request.query_params.getlist("runs")))
         if not 1 <= len(keys) <= MOST:
             raise UsageError(f"Choose between 2 and {MOST} runs to compare.")
-        runs = self._catalogue.some(keys)
+        runs = self._catalogue.select(keys)
         x = "time" if request.query_params.get("x") == "time" else "step"
         metric = request.query_params.get("metric") or "train_loss"
         return compare(runs, self._following, x=x, metric=metric, weight=smoothing_param(request))
@@ -205,9 +205,11 @@ class Api:
         from allranks.observe.export.prometheus import CONTENT_TYPE, openmetrics_text
 
         runs = [run for _, run in self._catalogue.runs()[:_SHOWN]]
-        told = [one for one in self._states.of(runs, wait=_SCRAPE) if _of_interest(one)][:_SCRAPED]
+        statuses = [one for one in self._states.of(runs, wait=_SCRAPE) if _of_interest(one)][
+            :_SCRAPED
+        ]
         run_views = []
-        for status in told:
+        for status in statuses:
             with self._scraped.source(status.run) as source:
                 run_views += [view_run(each, status) for each in source.task_sources()]
         return Response(openmetrics_text(run_views), media_type=CONTENT_TYPE)

@@ -67,11 +67,11 @@ def _read_token(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"--token-file {path} cannot be read: {error.strerror}.") from None
     if open_to_others:
-        raise UsageError(f"{path} can be read by others. Close it first: chmod 600 {path}")
+        raise UsageError(f"{path} can be read by others. Restrict it first: chmod 600 {path}")
     if not re.fullmatch(r"[\w.~-]{16,}", token, re.ASCII):
         raise UsageError(
             f"{path} holds no token of at least 16 letters and digits.\n"
-            "Remove it, and a new one is made."
+            "Remove the file, and a new token is created."
         )
     return token
 
@@ -82,7 +82,7 @@ class TokenMiddleware:
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
         self._token = token
-        # Cookies do not know ports: whoever listens on one after us gets ours sent. So it is good for
+        # Cookies ignore ports: a later server on another port receives ours. So it is valid for
         # this start only, also where the token is kept, and has a name that no other server's has.
         self._pass = new_token()
         self.cookie = f"allranks_{secrets.token_hex(4)}"
@@ -100,7 +100,7 @@ class TokenMiddleware:
             text = "This page answers to 127.0.0.1 and localhost only.\n"
             return PlainTextResponse(text, 400)
         if request.method not in ("GET", "HEAD"):
-            text = "This page only shows: GET and HEAD.\n"
+            text = "This page is read-only: use GET or HEAD.\n"
             return PlainTextResponse(text, 405, {"Allow": "GET, HEAD"})
         if "token" in request.query_params:
             return self._first_visit(request)
@@ -109,7 +109,9 @@ class TokenMiddleware:
     def _first_visit(self, request: Request) -> Response:
         """Move the token from the address, which ends up in histories, into a cookie."""
         if not _same(request.query_params["token"], self._token):
-            return PlainTextResponse(f"This is the token of another start. {_WHO}", 401)
+            return PlainTextResponse(
+                f"This token belongs to an earlier start of the server. {_WHO}", 401
+            )
         others = [item for item in request.query_params.multi_items() if item[0] != "token"]
         path = "/" + request.url.path.lstrip("/")  # "//elsewhere" would lead to another host
         answer = RedirectResponse(path + (f"?{urlencode(others)}" if others else ""), 303)

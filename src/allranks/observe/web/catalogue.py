@@ -45,7 +45,7 @@ class Catalogue:
                 self._until = began + max(_AGE, 20 * took)
             return list(self._runs.items())
 
-    def only(self) -> str:
+    def only_run(self) -> str:
         """Return the id of the only run it was made for; empty for several, or for all."""
         ids = [key for key, _ in self.runs()] if len(self._named) == 1 and not self._folders else []
         return ids[0] if len(ids) == 1 else ""
@@ -57,7 +57,7 @@ class Catalogue:
             return Run.open(known.path)
         raise RunNotFoundError(f"There is no run '{wanted}' in the list.")
 
-    def some(self, wanted: Sequence[str]) -> list[tuple[str, Run]]:
+    def select(self, wanted: Sequence[str]) -> list[tuple[str, Run]]:
         """Return those of the wanted runs that exist; raise RunNotFoundError without any."""
         self.runs()
         known = [(key, self._runs[key]) for key in wanted if key in self._runs]

@@ -48,11 +48,11 @@ def search_logs(
         )
     except subprocess.TimeoutExpired:
         raise UsageError(
-            f"'{query.text}' takes longer than anyone waits, over these lines.\n"
-            "Write it without a repetition inside another: a+ in place of (a+)+."
+            f"'{query.text}' takes too long over these lines.\n"
+            "Write it without nested repetitions: a+ in place of (a+)+."
         ) from None
     except subprocess.CalledProcessError as error:
-        raise UsageError(f"The search ended by itself (exit {error.returncode}).") from None
+        raise UsageError(f"The search failed (exit {error.returncode}).") from None
     answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
         raise UsageError(answer["error"])

@@ -80,7 +80,7 @@ def _text(path: Path) -> str:
 
 
 MOST = 6
-"""Runs in one comparison: more colours than that nobody tells apart."""
+"""Runs in one comparison: more colours are hard to distinguish."""
 _POINTS = 400
 _OWN = {"name", "root_folder", "script", "args", "callbacks", "loggers"}
 _LAST = (*LOSSES, *THROUGHPUT, "step_seconds", "lr")

@@ -45,7 +45,7 @@ class LogPosition(NamedTuple):
             group, attempt, rank, offset, time = text.split(".", 4)
             return cls(int(group), time, int(attempt), int(rank), int(offset))
         except ValueError:
-            raise UsageError(f"'{text[:100]}' is not a place in the logs.") from None
+            raise UsageError(f"'{text[:100]}' is not a position in the logs.") from None
 
 
 class LocatedLine(NamedTuple):
@@ -220,11 +220,11 @@ class LogQuery:
     """``o``, ``e``, or ``slurm`` for what Slurm kept; empty: both of the ranks."""
 
     @property
-    def chosen(self) -> bool:
+    def filtered(self) -> bool:
         """Return whether lines are filtered, so that they must be read from the beginning."""
         return bool(self.text or self.errors or self.stream in ("o", "e"))
 
-    def without_choice(self) -> LogQuery:
+    def without_filters(self) -> LogQuery:
         """Return the query for all lines of the same files."""
         stream = self.stream if self.stream == "slurm" else ""
         return replace(self, text="", regex=False, errors=False, stream=stream)

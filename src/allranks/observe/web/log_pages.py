@@ -46,7 +46,7 @@ class Cursor:
             pairs = (each.rpartition(".") for each in files)
             return cls(int(group), {key: min(max(int(at), 0), _FARTHEST) for key, _, at in pairs})
         except ValueError:
-            raise UsageError(f"'{text[:100]}' is not a place in the logs.") from None
+            raise UsageError(f"'{text[:100]}' is not a position in the logs.") from None
 
     @classmethod
     def at_end(cls, files: Sequence[SeekableLog]) -> Cursor:
@@ -88,7 +88,7 @@ def last_page(
 def next_page(run: Run, query: LogQuery, limit: int, after: Cursor | None = None) -> dict[str, Any]:
     """Return the first matching lines, or the first after a cursor.
 
-    A search that takes long answers before its end, with ``more`` and the cursor to go on from.
+    A long search answers before its end, with ``more`` and the cursor to continue from.
     """
     files, until = query.files(run), time.monotonic() + PATIENCE
     cursor, lines, more = after or Cursor(), list[LocatedLine](), False
@@ -112,7 +112,7 @@ def around(run: Run, query: LogQuery, limit: int, place: LogPosition) -> dict[st
 
     The record of a failure is in no log: its place is that of the line written after it.
     """
-    all_lines = query.without_choice()
+    all_lines = query.without_filters()
     files, half = all_lines.files(run), max(limit // 2, 1)
     before = last_page(run, all_lines, half, Cursor.at_line(files, place))
     after = next_page(run, all_lines, half, Cursor.at_line(files, place))

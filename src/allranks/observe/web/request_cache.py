@@ -27,7 +27,7 @@ from allranks.schedulers.run_state import RunStatus
 
 
 class BackgroundTask:
-    """One thing at a time: what is asked for meanwhile is not begun, it can be asked for again."""
+    """Runs one task at a time in a thread; requests meanwhile are ignored and can be repeated."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class BackgroundTask:
 _MOST = 12  # runs held; a comparison has six
 FRESH_SECONDS = 1.0  # seconds for which what was read holds: several requests of one look read once
 STATE_SECONDS = 4.0  # seconds for which a state holds, so that the queue is not asked by every look
-_SETTLED = 20.0  # the same of a run whose folder tells its end: no one is asked, its files are read
+_SETTLED = 20.0  # the same of a run whose folder records its end: only its files are read
 _QUIET = 60.0  # of one that Slurm alone says is over, or that it has forgotten: longer each time
 _QUIETEST = 600.0
 FIRST_WAIT_SECONDS = 1.0  # seconds that the first look at a run waits for Slurm
@@ -59,7 +59,7 @@ class _Held:
 
 
 class SourceCache:
-    """Sources by run folder; those not asked for longest are given up first."""
+    """Sources by run folder; the least recently used are dropped first."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
@@ -90,96 +90,96 @@ class SourceCache:
 class _KnownStatus:
     status: RunStatus
     until: float
-    lasts: float
+    valid_for: float
 
 
 class StatusCache:
-    """The states of runs, asked for together and not more often than they can change.
+    """The states of runs, queried together and not more often than they can change.
 
     Slurm may take its time, so it is asked beside, one question at a time; until it answers, a run is
     what it was before, or what its folder says.
     """
 
     def __init__(self) -> None:
-        self._told: dict[Path, _KnownStatus] = {}
-        self._met: set[Path] = set()
-        self._beside = BackgroundTask()
+        self._known: dict[Path, _KnownStatus] = {}
+        self._seen: set[Path] = set()
+        self._background = BackgroundTask()
 
     def of(self, runs: Sequence[Run], *, wait: float = 0.0) -> list[RunStatus]:
         """Return one status per run, in their order; ``wait``: seconds for Slurm to answer."""
         due = [run for run in runs if self._due(run)]
         slow = {run.path for run in due if jobs_to_query(run)}
-        self._ask([run for run in due if run.path not in slow])
+        self._query([run for run in due if run.path not in slow])
         if asked := [run for run in due if run.path in slow]:
-            new = {run.path for run in asked} - self._met
-            self._met |= new
-            asking = self._beside.start(lambda: self._ask(asked))
+            new = {run.path for run in asked} - self._seen
+            self._seen |= new
+            asking = self._background.start(lambda: self._query(asked))
             asking.join(max(wait, FIRST_WAIT_SECONDS if new else 0.0))
         return [self._state(run) for run in runs]
 
     def _state(self, run: Run) -> RunStatus:
-        told = self._told.get(run.path)
-        return told.status if told else folder_status(run)
+        known = self._known.get(run.path)
+        return known.status if known else folder_status(run)
 
     def _due(self, run: Run) -> bool:
-        told = self._told.get(run.path)
-        if told is None or told.status.run.job_ids != run.job_ids:
+        known = self._known.get(run.path)
+        if known is None or known.status.run.job_ids != run.job_ids:
             return True
-        return time.monotonic() > told.until
+        return time.monotonic() > known.until
 
-    def _ask(self, runs: Sequence[Run]) -> None:
-        settled = {run.path for run in runs if self._settled(run)}
+    def _query(self, runs: Sequence[Run]) -> None:
+        settled = {run.path for run in runs if self._has_recorded_end(run)}
         for path in settled:
-            self._tell(self._told[path].status, _SETTLED)
+            self._store(self._known[path].status, _SETTLED)
         for status in run_statuses([run for run in runs if run.path not in settled]):
-            self._tell(status, self._lasting(status))
+            self._store(status, self._validity(status))
 
-    def _tell(self, status: RunStatus, lasts: float) -> None:
-        before = self._told.get(status.run.path)
+    def _store(self, status: RunStatus, lasts: float) -> None:
+        before = self._known.get(status.run.path)
         same = before.status if before and before.status == status else status
-        self._told[status.run.path] = _KnownStatus(same, time.monotonic() + lasts, lasts)
+        self._known[status.run.path] = _KnownStatus(same, time.monotonic() + lasts, lasts)
 
-    def _settled(self, run: Run) -> bool:
+    def _has_recorded_end(self, run: Run) -> bool:
         """Return whether it has ended, and its folder still has the same end."""
-        told, last = self._told.get(run.path), run.last_attempt
-        if told is None or not told.status.state.ended or last is None or run.array:
+        known, last = self._known.get(run.path), run.last_attempt
+        if known is None or not known.status.state.ended or last is None or run.array:
             return False
-        same = told.status.run.job_ids == run.job_ids and told.status.attempts == last.number
+        same = known.status.run.job_ids == run.job_ids and known.status.attempts == last.number
         return same and last.exit_code is not None and not last.has_successor
 
-    def _lasting(self, status: RunStatus) -> float:
+    def _validity(self, status: RunStatus) -> float:
         """Return how long a status holds: briefly while it runs, longer the longer nothing changes."""
         over = status.state.ended or status.state is JobState.UNKNOWN
         if not over or not jobs_to_query(status.run):
             return STATE_SECONDS
-        before = self._told.get(status.run.path)
-        if before is None or before.status != status or before.lasts < _QUIET:
+        before = self._known.get(status.run.path)
+        if before is None or before.status != status or before.valid_for < _QUIET:
             return _QUIET
-        return min(2 * before.lasts, _QUIETEST)
+        return min(2 * before.valid_for, _QUIETEST)
 
 
 _QUEUE = 10.0  # seconds for which the queue holds
 
 
 class QueuedJobs:
-    """The user's jobs on Slurm, those that are no run of ours; nothing where there is no Slurm."""
+    """The user's jobs on Slurm that are not runs of allranks; nothing without Slurm."""
 
     def __init__(self) -> None:
-        self._asked = float("-inf")
-        self._beside = BackgroundTask()
+        self._queried = float("-inf")
+        self._background = BackgroundTask()
         self._jobs: list[JobStatus] | None = None
 
     def jobs(self, ours: set[str]) -> list[dict[str, Any]] | None:
         """Return the jobs of the last query, and start another if due; None without Slurm."""
-        if time.monotonic() - self._asked > _QUEUE:
-            self._asked = time.monotonic()
-            self._beside.start(self._ask)
+        if time.monotonic() - self._queried > _QUEUE:
+            self._queried = time.monotonic()
+            self._background.start(self._query)
         jobs = self._jobs  # the thread may change it meanwhile
         if jobs is None:
             return None
         return [_job(job) for job in jobs if not _ids(job) & ours]
 
-    def _ask(self) -> None:
+    def _query(self) -> None:
         try:
             self._jobs = list_jobs(timeout=30)
         except AllranksError:

@@ -142,13 +142,13 @@ def _progress_fields(run: Run, status: RunStatus) -> dict[str, Any]:
     entries = attempt_history(run.attempts, running=status.is_running)
     last = entries[-1] if entries else None
     progress = _progress(run, last.attempt if last else None, status.state)
-    told = last is not None and last.first_step is not None
+    has_steps = last is not None and last.first_step is not None
     return {
         "start": unix_seconds(entries[0].attempt.start if entries else status.start),
         "elapsed": sum(entry.seconds for entry in entries) or None,
         "attempts": len(entries),
         "tasks": len({entry.attempt.array_task for entry in entries} - {""}),
-        "goodput": goodput(entries).share if told else None,
+        "goodput": goodput(entries).share if has_steps else None,
         "step": progress.step,
         "total_steps": progress.total_steps,
         "eta": progress.eta_seconds,

@@ -69,7 +69,7 @@ class _Files(StaticFiles):
 
 
 PORT = 8265
-"""Where it listens unless told otherwise; the next free one when it is taken."""
+"""The default port; the next free one when it is taken."""
 _TRIED = 50
 _LONGEST = 1 << 20  # bytes of an address: a cursor in the logs of ten thousand ranks is 200 000
 _OPENED = 60.0  # seconds after which a browser has read the page that leads it here
@@ -121,7 +121,7 @@ def serve(
     token = load_token(token_file) if token_file else new_token()
     listening = listen(_loopback(host), port)
     number, found_port = listening.getsockname()[:2]
-    address = Address(number, found_port, token, catalogue.only())
+    address = Address(number, found_port, token, catalogue.only_run())
     config = uvicorn.Config(
         make_app(catalogue, address.token),
         log_level="critical",
@@ -133,7 +133,7 @@ def serve(
     )
     server = uvicorn.Server(config)
     with contextlib.closing(listening), contextlib.suppress(KeyboardInterrupt):
-        started(address)  # the socket listens already: whoever comes now waits for a moment
+        started(address)  # the socket listens already: early requests wait for a moment
         server.run(sockets=[listening])
 
 
@@ -159,7 +159,7 @@ def listen(host: str, port: int | None) -> socket.socket:
 def _refused(host: str, port: int, error: OSError) -> UsageError:
     return UsageError(
         f"Port {port} of {host} cannot be used: {error.strerror}.\n"
-        "Choose another, or leave --port out: then the next free one is taken."
+        "Choose another, or leave --port out to use the next free one."
     )
 
 
@@ -168,8 +168,8 @@ def _loopback(host: str) -> str:
     if is_loopback(host):
         return "127.0.0.1" if host == "localhost" else host
     raise UsageError(
-        f"--host {host} would show your runs to the network; the page is for this machine only.\n"
-        "From another one, go through ssh: "
+        f"--host {host} would expose your runs to the network; the page is for this machine only.\n"
+        "From another machine, use ssh: "
         f"ssh -L {PORT}:127.0.0.1:{PORT} {socket.gethostname()}"
     )
 

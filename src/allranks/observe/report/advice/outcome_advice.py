@@ -78,10 +78,10 @@ def diverged(facts: RunFacts) -> Advice | None:
     whole = f" of {facts.total_steps:,}" if facts.total_steps else ""
     text = f"The {loss} is not finite since step {since:,}{whole}"
     if not facts.ended:
-        text += ": what follows is for nothing."
+        text += ": further steps are wasted."
         return Advice("diverged", "error", text, f"allranks cancel {facts.id}")
     if name == "train_loss" and facts.step and facts.step > since:
-        text += f": {percent((facts.step - since) / facts.step)} of the run went for nothing"
+        text += f": {percent((facts.step - since) / facts.step)} of the run was wasted"
     text += f". {_stability_hint(facts)}"
     changes = {} if "clip_norm" in facts.settings else {"clip_norm": 1.0}
     return Advice("diverged", "error", text, train_config(facts, **changes))
@@ -123,13 +123,13 @@ def resume(facts: RunFacts) -> Advice | None:
         return None
     how_far = f" at step {facts.step:,}" if facts.step else ""
     whole = f" of {facts.total_steps:,}" if facts.step and facts.total_steps else ""
-    text = f"It saved itself and left{how_far}{whole}; it can go on from there."
-    return Advice("go-on", "note", text, f"allranks resume {facts.id}")
+    text = f"It saved a checkpoint and exited{how_far}{whole}; it can be resumed from there."
+    return Advice("resume", "note", text, f"allranks resume {facts.id}")
 
 
 def time_limit(facts: RunFacts) -> Advice | None:
     """Advise on a time limit that was too long, nearly too short, or too short."""
-    limit = facts.asked.time_limit
+    limit = facts.requested.time_limit
     if facts.state == "timeout":
         return _timed_out(facts, limit)
     if not limit or facts.state != "completed" or len(facts.attempts) > 1:
@@ -156,26 +156,24 @@ def _timed_out(facts: RunFacts, limit: int | None) -> Advice:
     more = option_to_type(facts, "time", round_time(limit * 2)) if limit else ""
     if facts.kind == "job":
         return Advice("time-out", "error", f"{text}: ask for more.", more)
-    if ("requeue", "True") in [(name, value) for name, value, _ in facts.values_asked]:
-        text += " before it had saved and left; go on from its last checkpoint."
+    if ("requeue", "True") in [(name, value) for name, value, _ in facts.plan_values]:
+        text += " before it had saved; resume it from its last checkpoint."
         return Advice("time-out", "error", text, f"allranks resume {facts.id}")
     if not facts.settings:
-        text += (
-            ": ask for more. If your script saves and resumes, --requeue lets it go on by itself."
-        )
+        text += ": ask for more. If your script saves and resumes, --requeue resumes it by itself."
         return Advice("time-out", "error", text, more)
-    text += ". With --requeue it saves before the limit and goes on by itself."
+    text += ". With --requeue it saves before the limit and resumes by itself."
     return Advice("time-out", "error", text, "--requeue")
 
 
 def lost_work(facts: RunFacts) -> Advice | None:
     """Advise on steps that were done twice, because the last checkpoint was old."""
-    losers = [life for life in facts.attempts if life.lost_steps > 0]
-    seconds = sum(_lost_seconds(life) for life in losers)
+    losers = [attempt for attempt in facts.attempts if attempt.lost_steps > 0]
+    seconds = sum(_lost_seconds(attempt) for attempt in losers)
     if seconds < LOST_LEAST or seconds < LOST * facts.seconds:
         return None
-    which = ", ".join(str(life.number) for life in losers[:6])
-    steps = format_count(sum(life.lost_steps for life in losers), "step")
+    which = ", ".join(str(attempt.number) for attempt in losers[:6])
+    steps = format_count(sum(attempt.lost_steps for attempt in losers), "step")
     share = f" (goodput {percent(facts.goodput)})" if facts.goodput is not None else ""
     text = (
         f"{steps} of attempt{'s' if len(losers) > 1 else ''} {which} were lost, about "
@@ -185,9 +183,9 @@ def lost_work(facts: RunFacts) -> Advice | None:
     return Advice("lost-work", "warning", text, train_config(facts, **_frequent_saves(facts)))
 
 
-def _lost_seconds(life: AttemptFacts) -> float:
-    steps = (life.last_step or 0) - (life.first_step or 0)
-    return life.seconds * min(life.lost_steps / steps, 1.0) if steps > 0 else 0.0
+def _lost_seconds(attempt: AttemptFacts) -> float:
+    steps = (attempt.last_step or 0) - (attempt.first_step or 0)
+    return attempt.seconds * min(attempt.lost_steps / steps, 1.0) if steps > 0 else 0.0
 
 
 def too_short(facts: RunFacts) -> Advice | None:
@@ -195,7 +193,7 @@ def too_short(facts: RunFacts) -> Advice | None:
     used = facts.used
     if used.source == "" or facts.mixed or not facts.ended:
         return None
-    text = f"It was measured for {span(used.seconds)}, which is too short to judge how it used what it had."
+    text = f"It was measured for {span(used.seconds)}, which is too short to judge its use of resources."
     return Advice("short", "note", text)
 
 
@@ -206,7 +204,7 @@ def _failed(facts: RunFacts) -> bool:
 
 def _frequent_saves(facts: RunFacts) -> dict[str, int | str]:
     """Return settings that save twice as often: half of the steps between checkpoints, or of those lost."""
-    lost = max(life.lost_steps for life in facts.attempts)
+    lost = max(attempt.lost_steps for attempt in facts.attempts)
     steps = min(lost, integer_setting(facts, "checkpoint_every_steps") or lost)
     if steps >= 4:
         return {"checkpoint_every_steps": round_down(steps // 2)}

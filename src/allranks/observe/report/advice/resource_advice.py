@@ -48,7 +48,7 @@ def idle_gpus(facts: RunFacts) -> Advice | None:
         )
         return Advice("gpus-idle", "error", text, _HAS_CUDA)
     where = join_names([f"GPU {gpu.gpu} of {gpu.host}" for gpu in idle])
-    per_node, ranks = facts.asked.gpus_per_node, facts.asked.ranks_per_node
+    per_node, ranks = facts.requested.gpus_per_node, facts.requested.ranks_per_node
     text = f"{where} did nothing during the whole run."
     if per_node and ranks and ranks < per_node:
         text += (
@@ -108,7 +108,7 @@ def hot_gpus(facts: RunFacts) -> Advice | None:
     where = join_names([f"GPU {gpu.gpu} of {gpu.host}" for gpu in hot])
     text = (
         f"{where} ran at {worst.temperature:.0f} °C{' and less' if len(hot) > 1 else ''}; from about "
-        f"{HOT:.0f} °C GPUs slow themselves down. Tell your administrators, and keep away meanwhile."
+        f"{HOT:.0f} °C GPUs slow themselves down. Report it to your administrators, and exclude the node until then."
     )
     hosts = sorted({gpu.host for gpu in hot})
     return Advice("gpu-hot", "warning", text, _exclude_hosts(facts, hosts))
@@ -126,7 +126,7 @@ def capped_gpus(facts: RunFacts) -> Advice | None:
     where = join_names([f"GPU {gpu.gpu} of {gpu.host}" for gpu in low])
     text = (
         f"{where} may take {min(gpu.power_limit or 0 for gpu in low):.0f} W, the others {usual:.0f} W: "
-        "all ranks wait for the slowest. Tell your administrators, and keep away meanwhile."
+        "all ranks wait for the slowest. Report it to your administrators, and exclude the node until then."
     )
     hosts = sorted({gpu.host for gpu in low})
     return Advice("gpu-capped", "warning", text, _exclude_hosts(facts, hosts))
@@ -174,7 +174,7 @@ LONG_ENOUGH = 1800.0
 
 def cpus(facts: RunFacts) -> Advice | None:
     """Advise on CPUs that were requested and not used."""
-    asked, used = facts.asked, facts.used
+    asked, used = facts.requested, facts.used
     if asked.exclusive or not asked.cpus_per_node or used.cpus is None or not may_reduce(facts):
         return None
     sampled = used.source == "samples" and used.cpus_high is not None
@@ -193,14 +193,14 @@ def cpus(facts: RunFacts) -> Advice | None:
         f"You {word} {asked.cpus_per_node // tasks} CPUs per {of} and used {_number(busy / tasks)}"
         f"{'' if sampled else ' in the mean'}: {enough} {'is' if enough == 1 else 'are'} enough."
     )
-    # Without the number of tasks nobody can tell what --cpus-per-task would be multiplied by.
+    # Without the number of tasks it is unknown what --cpus-per-task would be multiplied by.
     command = option_to_type(facts, "cpus-per-task", enough) if asked.tasks_per_node else ""
     return Advice("cpus", "warning", text, command)
 
 
 def cpus_short(facts: RunFacts) -> Advice | None:
     """Advise on CPUs that are all busy while the ranks wait for data."""
-    asked, used = facts.asked, facts.used
+    asked, used = facts.requested, facts.used
     data = facts.share("data")
     if not asked.cpus_per_node or used.cpus_high is None or data is None:
         return None
@@ -224,7 +224,7 @@ def memory(facts: RunFacts) -> Advice | None:
     """Advise on memory that ran out, is near its limit, or far below it."""
     if facts.state == "out of memory":
         return memory_out(facts)
-    limit = facts.asked.memory_per_node or facts.used.memory_limit
+    limit = facts.requested.memory_per_node or facts.used.memory_limit
     if facts.used.memory is None or not limit:
         return None
     exact = not facts.used.memory_at_most
@@ -235,7 +235,7 @@ def memory(facts: RunFacts) -> Advice | None:
 
 def memory_out(facts: RunFacts) -> Advice:
     """Advise on a job that was killed for its memory."""
-    limit = facts.asked.memory_per_node or facts.used.memory_limit
+    limit = facts.requested.memory_per_node or facts.used.memory_limit
     what = f"more than its {size(limit)} per node" if limit else "more memory than it had"
     way, command = _more_memory(facts, limit * MEMORY_AFTER_OUT if limit else None)
     return Advice(
@@ -253,7 +253,7 @@ def _memory_tight(facts: RunFacts, held: int, limit: int) -> Advice:
 
 
 def _memory_to_spare(facts: RunFacts, held: int) -> Advice | None:
-    asked = facts.asked
+    asked = facts.requested
     enough, asked_for = round_memory(held * MEMORY_HEADROOM), asked.memory_per_node
     if asked.exclusive or asked.memory_is_all or not asked_for:
         return None
@@ -268,7 +268,7 @@ def _memory_to_spare(facts: RunFacts, held: int) -> Advice | None:
 
 def _more_memory(facts: RunFacts, wanted: float | None) -> tuple[str, str]:
     """Return what helps, in words and as an option; a node cannot give more than it has."""
-    asked, total = facts.asked, facts.used.memory_total
+    asked, total = facts.requested, facts.used.memory_total
     fewer = "use fewer loader workers, or start fewer ranks on each node"
     if not facts.on_slurm:
         return fewer, ""

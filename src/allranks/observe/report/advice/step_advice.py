@@ -51,7 +51,7 @@ def data(facts: RunFacts) -> Advice | None:
 def communication(facts: RunFacts) -> Advice | None:
     """Advise on ranks that wait for the network rather than for a slow rank."""
     share = facts.share("communication")
-    ranks, nodes = facts.asked.ranks or 1, facts.asked.nodes or 1
+    ranks, nodes = facts.requested.ranks or 1, facts.requested.nodes or 1
     if share is None or share < COMMUNICATION or ranks < 2 or facts.slow:
         return None
     text = f"Your ranks spent {percent(share)} of each step on communication."
@@ -73,7 +73,7 @@ def checkpoints(facts: RunFacts) -> Advice | None:
         return None
     text = f"Saving checkpoints took {percent(share)} of the time."
     if facts.settings.get("checkpoint_async") == "False":
-        text += " Let them be written while the training goes on, or save less often."
+        text += " Write them while the training continues, or save less often."
         return Advice("checkpoints", "warning", text, train_config(facts, checkpoint_async=True))
     text += " Save less often, or to a faster disk."
     return Advice("checkpoints", "warning", text, train_config(facts, **_rare_saves(facts, share)))
@@ -104,11 +104,11 @@ def stragglers(facts: RunFacts) -> Advice | None:
     )
     hosts = list(dict.fromkeys(each.host for each in slow if each.node_is_slow))
     if 0 < len(hosts) <= MOST_EXCLUDED and facts.on_slurm:
-        text += f" Other attempts show that it is {join_names(hosts)}, whatever rank is there: keep away."
+        text += f" Other attempts show that it is {join_names(hosts)}, whatever rank is there: exclude it."
         return Advice(
             "stragglers", "warning", text, option_to_type(facts, "exclude", ",".join(hosts))
         )
-    if (facts.asked.nodes or 1) > 1:
+    if (facts.requested.nodes or 1) > 1:
         text += (
             " If another rank is slow on the same node next time, exclude it; if the same rank is slow "
             "elsewhere, look at its data."
@@ -147,6 +147,6 @@ def _half_precision(facts: RunFacts) -> str:
 
 def _cpus_of_a_rank(facts: RunFacts) -> int | None:
     """Return the CPUs of a rank; None when unknown."""
-    per_node = facts.used.cpus_allowed or facts.asked.cpus_per_node
-    ranks = facts.asked.ranks_per_node
+    per_node = facts.used.cpus_allowed or facts.requested.cpus_per_node
+    ranks = facts.requested.ranks_per_node
     return per_node // ranks if per_node and ranks else None

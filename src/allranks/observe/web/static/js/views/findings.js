@@ -15,17 +15,17 @@ export function findingsTab(root, { ask, link, look }) {
 
   async function load() {
     try {
-      const { data } = await ask("/remarks");
-      show(data.remarks);
+      const { data } = await ask("/diagnostics");
+      show(data.diagnostics);
     } catch (error) {
       if (error.name !== "AbortError") fill(list, problem(error));
     }
   }
 
-  function show(remarks) {
+  function show(diagnostics) {
     // The first failure stands above already, with its traceback.
     const first = look?.error ? `Rank ${look.error.rank} failed first` : null;
-    const others = remarks.filter((one) => !(first && one.title.startsWith(first)));
+    const others = diagnostics.filter((one) => !(first && one.title.startsWith(first)));
     if (!others.length) return fill(list, first ? null : h("div", { class: "empty" }, NOTHING));
     const kinds = ORDER.map((severity) => others.filter((one) => one.severity === severity));
     const counts = kinds.map((some, i) => some.length && plural(some.length, ORDER[i])).filter(Boolean).join(", ");

@@ -123,7 +123,7 @@ export function compareView(root, query) {
       row.name,
       ...data.runs.map((run) => h("code", {}, row.values[run.id] ?? "–")),
     ]);
-    const same = "They were asked for alike, and trained with the same settings.";
+    const same = "Their plans and settings are the same.";
     return card("What differs", null, rows.length ? table(heads("setting"), rows) : h("p", { class: "note" }, same));
   }
 

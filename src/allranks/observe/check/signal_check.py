@@ -35,7 +35,7 @@ _STRAGGLERS = 5.0
 
 @dataclass
 class RankSignals:
-    """What one rank wrote down."""
+    """The signals that one rank recorded."""
 
     rank: int
     host: str = ""
@@ -54,7 +54,7 @@ class RankSignals:
 
 @dataclass
 class SignalCheckResult:
-    """The outcome of a check."""
+    """The result of a signal check."""
 
     where: str
     """``job 123`` or ``this machine``."""
@@ -151,7 +151,7 @@ def check_locally(
 
 
 class _CheckWatch:
-    """What the ranks have written so far."""
+    """Reads what the ranks have recorded so far."""
 
     def __init__(self, run: Run | Path, size: int) -> None:
         self._root = run if isinstance(run, Path) else run.path

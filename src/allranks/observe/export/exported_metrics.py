@@ -166,7 +166,7 @@ GPU = ("node", "host", "gpu", "rank")
 
 @dataclass(frozen=True)
 class ExportedMetric:
-    """One exported name."""
+    """One exported metric."""
 
     name: str
     help: str

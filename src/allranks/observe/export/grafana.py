@@ -20,7 +20,7 @@ _WHO = "{{run}} {{task}}"
 
 @dataclass(frozen=True)
 class PanelQuery:
-    """One expression and how its series are called."""
+    """One PromQL expression and the legend of its series."""
 
     text: str
     legend: str = _WHO
@@ -28,7 +28,7 @@ class PanelQuery:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of the dashboard."""
+    """One panel of the dashboard."""
 
     title: str
     queries: Sequence[PanelQuery]

@@ -13,7 +13,7 @@ from allranks.observe.pages.style import css
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows of text below titles. A row with fewer cells is one whose last cell reaches to the end."""
+    """Rows of text below titles. In a row with fewer cells the last one spans the rest."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[str]]

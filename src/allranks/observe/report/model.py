@@ -150,7 +150,7 @@ class AttemptFacts:
 
 @dataclass(frozen=True)
 class Error:
-    """The failure that the others most likely follow from."""
+    """The first failure, most likely the cause of the others."""
 
     rank: int
     host: str = ""

@@ -29,7 +29,7 @@ FORMATS = {"html": "html", "markdown": "md", "json": "json"}
 
 @dataclass(frozen=True)
 class Report:
-    """The facts, what follows from them, and the pictures."""
+    """The facts, the advice and the plots of a report."""
 
     facts: RunFacts
     advice: Sequence[Advice]

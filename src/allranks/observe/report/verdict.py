@@ -42,7 +42,7 @@ EXACT_TITLE = "Or exactly as it was planned:"
 
 @dataclass(frozen=True)
 class Tile:
-    """One number that is looked at first."""
+    """One key figure at the top of the report."""
 
     title: str
     value: str

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Measurement:
-    """One point, once."""
+    """The measured speed of one point."""
 
     rate: float
     """Units a second over all ranks."""

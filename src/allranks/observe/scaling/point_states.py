@@ -34,7 +34,7 @@ _TAIL = 16_384
 
 
 class PointPoller:
-    """Looks at the points that are under way; remembers since when Slurm does not know a job."""
+    """Polls the open points; remembers since when Slurm does not know a job."""
 
     def __init__(self, study: Study) -> None:
         self.study = study

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Point:
-    """The training on one size, once."""
+    """One run of the training at one size."""
 
     size: int
     repeat: int = 1
@@ -59,7 +59,7 @@ class Point:
 
 @dataclass
 class Study:
-    """What was asked, and the points."""
+    """The request of a study and its points."""
 
     name: str
     axis_name: str

@@ -17,7 +17,7 @@ _OFF = 0.1
 
 @dataclass(frozen=True)
 class LawFit:
-    """The law with the serial share that suits the points best, by least squares."""
+    """A scaling law with the serial share fitted by least squares."""
 
     law: str
     """"Amdahl" for strong scaling, "Gustafson" for weak."""
@@ -186,7 +186,7 @@ def loss_sentence(where: str, lost: Mapping[str, float], kind: str, *, here: boo
 
 @dataclass(frozen=True)
 class SizeResult:
-    """One size, over its repetitions."""
+    """The result of one size, over its repetitions."""
 
     size: int
     point: Point
@@ -216,7 +216,7 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class Analysis:
-    """The whole study."""
+    """The analysis of a whole study."""
 
     rows: list[SizeResult]
     kind: str | None

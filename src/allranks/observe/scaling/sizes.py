@@ -21,7 +21,7 @@ MOST = 64
 
 @dataclass(frozen=True)
 class SizeAxis:
-    """What is made larger from point to point."""
+    """The quantity that varies between points."""
 
     field: str
     """The field of the job that it sets."""
@@ -47,7 +47,7 @@ AXES = {
 
 @dataclass(frozen=True)
 class SizeChoice:
-    """What varies, over which sizes, and all the rest."""
+    """The axis that varies, its sizes, and all other values."""
 
     axis: SizeAxis
     sizes: list[int]

@@ -22,7 +22,7 @@ from allranks.observe.scaling.study_table import (
 
 
 class TextDisplay:
-    """Tells what happens to the points on stderr; stdout is for the result."""
+    """Prints the states of the points on stderr; stdout is for the result."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr

@@ -31,7 +31,7 @@ _ENDS = {"home": 0, "g": 0, "end": 10**9, "G": 10**9}
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """The state of the screen that the run itself does not decide."""
+    """What the user chose to see."""
 
     rows: str = ""
     """"ranks", "nodes", or empty: what the run has more to say by."""

@@ -57,7 +57,7 @@ def frame(
 
 @dataclass(frozen=True)
 class _Part:
-    """Lines that stay or leave together; the highest ``rank`` leaves first, 0 never."""
+    """Lines that are kept or dropped together; the highest ``rank`` is dropped first, 0 never."""
 
     lines: Sequence[Text]
     rank: int

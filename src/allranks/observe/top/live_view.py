@@ -35,7 +35,7 @@ _FIRST_ANSWER = 0.5
 
 
 class Watcher:
-    """The latest run_view of a run, kept fresh by two threads: one asks Slurm, one reads files."""
+    """The latest view of a run, updated by two threads: one queries Slurm, one reads files."""
 
     def __init__(
         self, run: Run, every: float, changed: Callable[[], None], task: str | None = None

@@ -64,7 +64,7 @@ class KeyReader:
 
 
 class Keyboard:
-    """A terminal that gives each key at once. Ctrl-C and Ctrl-Z stay signals."""
+    """A terminal in single-key mode; Ctrl-C and Ctrl-Z remain signals."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

@@ -47,7 +47,7 @@ def _extremes(points: list[tuple[float, float]], stretches: int) -> Iterable[tup
 
 
 class Curve:
-    """A curve that grows, kept thin: of each stretch its lowest and its highest point.
+    """A growing curve, thinned: of each stretch its lowest and its highest point.
 
     Stretches are of equally many points; when there are too many, two become one. So every point is
     looked at once, however long the curve gets.

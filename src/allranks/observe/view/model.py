@@ -81,7 +81,7 @@ class RankNow:
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far the training is."""
+    """The progress of the training."""
 
     step: int | None = None
     total_steps: int | None = None
@@ -107,7 +107,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """What lint, a check or the run itself has to say: a finding without its source text."""
+    """A failure of the run, or a finding of lint or check without its source text."""
 
     source: str
     """"lint", "check" or "run"."""

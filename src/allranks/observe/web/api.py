@@ -99,7 +99,7 @@ Answer = Callable[[Request], Any]
 
 
 class Api:
-    """The questions and their answers, over the runs of one catalogue."""
+    """The endpoints, over the runs of one catalogue."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue

@@ -77,7 +77,7 @@ def _read_token(path: Path) -> str:
 
 
 class TokenMiddleware:
-    """Middleware around everything: refuses what is not the user's own browser or program."""
+    """Middleware that refuses requests without the token, or of other sites."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app

@@ -22,7 +22,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 
 
 class Catalogue:
-    """The runs named, those below the folders named, or when nothing is: all that allranks knows."""
+    """The named runs and those below named folders; without names all runs that allranks knows."""
 
     def __init__(self, references: Sequence[str] = (), root: Path | None = None) -> None:
         self._root = root

@@ -27,7 +27,7 @@ NO_RANK = -1
 
 
 class LogPosition(NamedTuple):
-    """Where a line stands in the merged logs; places sort as the lines do."""
+    """The position of a line in the merged logs; positions sort as the lines do."""
 
     group: int
     time: str
@@ -49,7 +49,7 @@ class LogPosition(NamedTuple):
 
 
 class LocatedLine(NamedTuple):
-    """A line, its place, and where in which file it ends; no line: everything up to there was skipped."""
+    """A line, its position, its file and its end there; without a line, everything up to there was skipped."""
 
     place: LogPosition
     line: LogLine | None
@@ -60,7 +60,7 @@ class LocatedLine(NamedTuple):
 
 @dataclass(frozen=True)
 class SeekableLog:
-    """The log of one rank in one attempt, or with NO_RANK the output that Slurm kept."""
+    """The log of one rank in one attempt, or with NO_RANK Slurm's output file."""
 
     path: Path
     group: int
@@ -206,7 +206,7 @@ _ESCAPE = b"\x1b"
 
 @dataclass(frozen=True)
 class LogQuery:
-    """A search, or the choice of some ranks, an attempt, a stream."""
+    """A search in the logs, with filters by ranks, attempt and stream."""
 
     text: str = ""
     regex: bool = False

@@ -30,7 +30,7 @@ PATIENCE = 0.4
 
 @dataclass
 class Cursor:
-    """Up to where the files were read: one group in parts, those before it wholly, later ones not at all."""
+    """Offsets up to which one group of files was read; earlier groups are read completely, later ones not."""
 
     group: int = -1
     offsets: dict[str, int] = field(default_factory=dict)

@@ -31,7 +31,7 @@ THROUGHPUT = ("samples_per_second", "tokens_per_second", "mfu")
 
 
 class PhaseCache:
-    """What the steps of a run went to, over all of them: counted again only when a line was added."""
+    """The phases over all steps of a run, computed again only when a line was added."""
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[RunSource, tuple[object, dict[str, float]]] = (

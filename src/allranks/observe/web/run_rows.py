@@ -41,7 +41,7 @@ _PROGRESS_FIELDS = (
 
 
 class RunRows:
-    """Rows of runs, with what was read of each kept until its files change."""
+    """Rows of runs, cached until their files change."""
 
     def __init__(self, states: StatusCache) -> None:
         self._states = states

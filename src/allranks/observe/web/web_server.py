@@ -60,7 +60,7 @@ async def _page(_: Request) -> Response:
 
 
 class _Files(StaticFiles):
-    """Asked for again at each visit, answered "not changed": an upgrade shows at once."""
+    """Static files that are revalidated at each visit, so that an upgrade shows at once."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
@@ -77,7 +77,7 @@ _OPENED = 60.0  # seconds after which a browser has read the page that leads it 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the page is."""
+    """The address of the page."""
 
     host: str
     port: int

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from allranks import TrainConfig, Trainer
 from allranks.train.callbacks import Callback
 from allranks.train.checkpoint.store import CheckpointStore
-from allranks.train.saving import Saving
+from allranks.train.loop.checkpoint_manager import CheckpointManager
 
 WIDTH = 1024
 Found = dict[str, tuple[list[float], list[float]]]
@@ -57,9 +57,8 @@ class Turns(Callback):
         self._since = 0.0
 
     def on_fit_start(self, trainer: Any) -> None:
-        fit = trainer._loop.fit
         model, optimizer = trainer.model, trainer.optimizer
-        background, waited = (self._saving(trainer, fit, name) for name in ("background", "waited"))
+        background, waited = (self._manager(trainer, name) for name in ("background", "waited"))
         self._saved = background
 
         def by_torch() -> None:
@@ -82,9 +81,9 @@ class Turns(Callback):
         self._ways |= lightning_way(model, self.folder)
         self._left = [way for _ in range(self.rounds + 1) for way in shuffled(self._ways)]
 
-    def _saving(self, trainer: Any, fit: Any, name: str) -> Saving:
+    def _manager(self, trainer: Any, name: str) -> CheckpointManager:
         trainer.config.checkpoint_async = name == "background"
-        made = Saving(trainer, fit, CheckpointStore(self.folder / name))
+        made = CheckpointManager(trainer.context, CheckpointStore(self.folder / name), lambda: None)
         made.take_over({})
         made.begin()
         trainer.config.checkpoint_async = True
@@ -96,7 +95,7 @@ class Turns(Callback):
         now = time.perf_counter()
         if self._began is not None:
             self._note(now)
-            self._saved.finish()  # outside of what is measured
+            self._saved.wait()  # outside of what is measured
         elif self._since:
             self.ordinary.append(now - self._since)
         if trainer.step % (BETWEEN + 1) == 0 and self._left:
@@ -167,11 +166,11 @@ def measured(megabytes: int, device: str, rounds: int, folder: Path) -> Found:
     turns = Turns(device, rounds, folder)
     config = TrainConfig(
         max_steps=10**6, compute_setup="gpu" if device == "cuda" else "cpu", checkpoint=False,
-        summary=False, verbose=False, print_every=0, progress=False, callbacks=[turns], compile=False,
+        summary=False, verbose=False, print_every=0, progress=False, compile=False,
         root_folder=str(folder / "runs"), strategy="single", log_every=10**6,
     )  # fmt: skip
     data = TensorDataset(torch.randn(64, WIDTH), torch.randn(64, 1))
-    trainer = Trainer(model, torch.optim.Adam(model.parameters()), config)
+    trainer = Trainer(model, torch.optim.Adam(model.parameters()), config, callbacks=[turns])
     trainer.fit(DataLoader(data, 1))
     return turns.result()
 

@@ -40,24 +40,25 @@ class Gan(nn.Module):
         return self.generator(noise)
 
 
-def training_step(model: Any, batch: Any, step: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """First the critic learns to tell real from made points, then the generator to deceive it."""
-    (real,) = batch
-    made = model.generator(torch.randn(len(real), NOISE, device=real.device))
+class GanTrainer(Trainer):
+    def training_step(self, model: Any, batch: Any, step: Any) -> Any:
+        """Train the critic to tell real from generated points, then the generator to deceive it."""
+        (real,) = batch
+        made = model.generator(torch.randn(len(real), NOISE, device=real.device))
 
-    critic_loss = (
-        functional.softplus(-model.critic(real)).mean()
-        + functional.softplus(model.critic(made.detach())).mean()
-    )
-    step.backward(critic_loss)
-    step.update("critic")
+        critic_loss = (
+            functional.softplus(-model.critic(real)).mean()
+            + functional.softplus(model.critic(made.detach())).mean()
+        )
+        step.backward(critic_loss)
+        step.update("critic")
 
-    generator_loss = functional.softplus(-model.critic(made)).mean()
-    step.backward(generator_loss)
-    step.update("generator")
+        generator_loss = functional.softplus(-model.critic(made)).mean()
+        step.backward(generator_loss)
+        step.update("generator")
 
-    radius = made.detach().norm(dim=1)
-    return generator_loss, {"critic_loss": critic_loss, "radius": radius.mean()}
+        radius = made.detach().norm(dim=1)
+        return generator_loss, {"critic_loss": critic_loss, "radius": radius.mean()}
 
 
 def ring(count: int) -> Tensor:
@@ -84,7 +85,7 @@ def main() -> None:
         batch_size_is="global",
         print_every=max(1, args.epochs // 10),
     )
-    trainer = Trainer(model, optimizers, config, training_step=training_step)
+    trainer = GanTrainer(model, optimizers, config)
     model, _ = trainer.fit(DataLoader(TensorDataset(ring(4096)), batch_size=128, shuffle=True))
 
     device = next(model.parameters()).device

@@ -56,8 +56,8 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def forget() -> None:
         for module, name, value in (
             ("runtime.preemption.deadline", "_shared", None),
-            ("train.folder", "_own", {}),
-            ("train.folder", "_fits", {}),
+            ("train.run_folder", "_own", {}),
+            ("train.run_folder", "_fits", {}),
             ("integrations.tensorflow.keras_backup", "_calls", itertools.count(1)),
         ):
             if found := sys.modules.get(f"allranks.{module}"):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from allranks.runtime.world import world as world
     from allranks.schedulers import launch as launch
     from allranks.train.config import TrainConfig as TrainConfig
-    from allranks.train.own_loop import prepare as prepare
+    from allranks.train.custom_loop import prepare as prepare
     from allranks.train.trainer import Trainer as Trainer
 
 _HOMES = {
@@ -36,7 +36,7 @@ _HOMES = {
     "World": "runtime.world.model",
     "deadline": "runtime.preemption.deadline",
     "init": "runtime.world.process_group",
-    "prepare": "train.own_loop",
+    "prepare": "train.custom_loop",
     "shutdown": "runtime.world.process_group",
     "world": "runtime.world.process_group",
 }

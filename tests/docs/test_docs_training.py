@@ -13,13 +13,13 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
 from allranks import Trainer  # noqa: E402
-from allranks.train import callbacks as callback_room  # noqa: E402
-from allranks.train import data as data_room  # noqa: E402
-from allranks.train import loggers as logger_room  # noqa: E402
+from allranks.train import callbacks as callbacks  # noqa: E402
+from allranks.train import data as data  # noqa: E402
+from allranks.train import loggers as loggers  # noqa: E402
 from allranks.train.config import TrainConfig  # noqa: E402
-from allranks.train.loggers.make import KINDS  # noqa: E402
-from allranks.train.objective import LOSSES  # noqa: E402
-from allranks.train.own_loop import Prepared  # noqa: E402
+from allranks.train.custom_loop import Prepared  # noqa: E402
+from allranks.train.loggers.logger_registry import KINDS  # noqa: E402
+from allranks.train.step.objective import LOSSES  # noqa: E402
 from allranks.train.strategies import StrategyOptions  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,9 +27,9 @@ INSIDE = {
     *("AuditReport", "DistributedLoader", "LoaderOptions", "BatchWeight", "distribute_loader"),
     *("EVENTS", "Callbacks", "TrainerView"),
     *("JsonlLogger", "Loggers", "RunInfo", "make_loggers"),
-    *("engine", "is_gradient_free"),
+    "is_gradient_free",
 }
-"""Names that the rooms share with each other; users need none of them."""
+"""Names that the packages share with each other; users need none of them."""
 
 
 def _missing(page: str, names: list[str]) -> list[str]:
@@ -52,7 +52,7 @@ def test_the_trainer_and_its_arguments() -> None:
 
 
 def test_the_data() -> None:
-    assert not _missing("data.md", list(data_room.__all__))
+    assert not _missing("data.md", list(data.__all__))
 
 
 def test_the_options_of_strategies() -> None:
@@ -61,12 +61,12 @@ def test_the_options_of_strategies() -> None:
 
 
 def test_callbacks_events_and_loggers() -> None:
-    names = [*callback_room.__all__, *callback_room.EVENTS, *logger_room.__all__, *KINDS]
+    names = [*callbacks.__all__, *callbacks.EVENTS, *loggers.__all__, *KINDS]
     assert not _missing("callbacks.md", names)
 
 
 def test_arguments_of_callbacks() -> None:
-    kinds = [getattr(callback_room, name) for name in callback_room.__all__]
+    kinds = [getattr(callbacks, name) for name in callbacks.__all__]
     classes = [kind for kind in kinds if inspect.isclass(kind) and kind.__name__ not in INSIDE]
     names = [name for kind in classes for name in inspect.signature(kind).parameters]
     assert not _missing("callbacks.md", names)

@@ -49,7 +49,8 @@ def main() -> None:
     trainer.fit(DataLoader(TensorDataset(x, y), 32, shuffle=True))
     if allranks.world().is_main:
         print(
-            f"ranks {allranks.world().size} by {trainer.engine().strategy.describe()}", flush=True
+            f"ranks {allranks.world().size} by {trainer.context.engine.strategy.describe()}",
+            flush=True,
         )
 
 

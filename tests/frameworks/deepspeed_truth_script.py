@@ -115,7 +115,7 @@ def curve(name: str, kind: str, ranks: int) -> dict[str, Any]:
     trainer.losses, trainer.norms = [], []
     loader = DataLoader(data(), GLOBAL_BATCH // config.accumulate, shuffle=True)
     trainer.fit(loader, DataLoader(data(), 9))
-    state = trainer.engine().strategy.model_state()
+    state = trainer.model_state()
     inner = saved_optimizer(trainer)
     test = trainer.test(DataLoader(data(), 7))
     outputs = trainer.predict(DataLoader(data(), 7))

@@ -38,8 +38,8 @@ y = 2 * x.sum(1, keepdim=True)
 config = TrainConfig(
     epochs=2, seed=3, nprocs=options.nprocs, strategy=options.strategy, batch_size_is="global",
     log_every=1, print_every=0, summary=False, progress=False, clip_norm=1.0, checkpoint=False,
-    callbacks=[When("log", log), When("step_end", fail)],
 )  # fmt: skip
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-trainer = Trainer(model, optimizer, config, loss_fn="mse")
+callbacks = [When("log", log), When("step_end", fail)]
+trainer = Trainer(model, optimizer, config, loss_fn="mse", callbacks=callbacks)
 trainer.fit(DataLoader(TensorDataset(x, y), 8, shuffle=True))

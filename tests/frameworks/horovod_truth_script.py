@@ -64,11 +64,17 @@ class Curve(Trainer):
             self.losses.append(values["train_loss"])
 
 
-def trained(net: nn.Module, optimizer: Any, settings: TrainConfig, **extra: Any) -> dict[str, Any]:
-    trainer = Curve(net, optimizer, settings, **{"loss_fn": "mse", **extra})
+def trained(
+    net: nn.Module,
+    optimizer: Any,
+    settings: TrainConfig,
+    kind: Any = None,
+    **extra: Any,
+) -> dict[str, Any]:
+    trainer = (kind or Curve)(net, optimizer, settings, **{"loss_fn": "mse", **extra})
     trainer.losses = []
     trainer.fit(loader(settings.accumulate), DataLoader(data(), 9))
-    return result(trainer.losses, trainer.engine().strategy.model_state())
+    return result(trainer.losses, trainer.model_state())
 
 
 def result(losses: list[float], state: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +134,11 @@ def manual() -> dict[str, Any]:
                 each.zero_grad()
         return loss
 
-    return trained(net, optimizers, config(val_every=0), loss_fn=None, training_step=training_step)
+    class Manual(Curve):
+        pass
+
+    Manual.training_step = staticmethod(training_step)  # type: ignore[assignment]
+    return trained(net, optimizers, config(val_every=0), kind=Manual, loss_fn=None)
 
 
 def custom() -> dict[str, Any]:
@@ -184,7 +194,7 @@ def resumed(first: str, then: str) -> dict[str, Any]:
         trainer.fit(loader(), DataLoader(data(), 9))
         if not resume and allranks.world().is_main:
             folder.symlink_to(trainer.folder)
-        state = trainer.engine().strategy.model_state()
+        state = trainer.model_state()
     return result(trainer.losses, state)
 
 

@@ -37,9 +37,9 @@ config = TrainConfig(
     epochs=3, seed=3, strategy=options.strategy, batch_size_is="global", clip_norm=1.0,
     backend=None if options.strategy == "single" else "mpi",
     log_every=1, print_every=0, summary=False, progress=False,
-    callbacks=[When("log", log), When("step_end", fail)],
 )  # fmt: skip
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-trainer = Trainer(model, optimizer, config, loss_fn="mse")
+callbacks = [When("log", log), When("step_end", fail)]
+trainer = Trainer(model, optimizer, config, loss_fn="mse", callbacks=callbacks)
 loader = DataLoader(TensorDataset(x, y), 8, shuffle=True)
 trainer.fit(loader, DataLoader(TensorDataset(x, y), 8))

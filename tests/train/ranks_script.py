@@ -62,7 +62,7 @@ def flat(state: dict[str, Any]) -> dict[str, list[float]]:
 
 def weights(trainer: Trainer) -> dict[str, list[float]]:
     """The whole model; {} on other ranks than 0."""
-    return flat(trainer.engine().strategy.model_state())
+    return flat(trainer.model_state())
 
 
 class Curve(Trainer):

@@ -61,7 +61,7 @@ def stopped_by(rank: int, step: int) -> dict[str, Any]:
     asked = When(
         "step_end", lambda t: t.stop("enough"), condition=lambda t: t.step == step and is_rank(rank)
     )
-    trainer = Curve(model, sgd(model), config(epochs=2, log_every=5, callbacks=[asked]))
+    trainer = Curve(model, sgd(model), config(epochs=2, log_every=5), callbacks=[asked])
     trainer.fit(DataLoader(points(400), 4))
     return {"step": trainer.step, "reason": trainer.stop_reason, "losses": len(trainer.losses)}
 
@@ -73,7 +73,7 @@ def is_rank(rank: int) -> bool:
 def stopped_at_epoch_end() -> dict[str, Any]:
     model = line()
     asked = When("epoch_end", lambda t: t.stop("enough"), condition=lambda _: is_rank(RANKS - 1))
-    trainer = Curve(model, sgd(model), config(epochs=5, callbacks=[asked]))
+    trainer = Curve(model, sgd(model), config(epochs=5), callbacks=[asked])
     trainer.fit(DataLoader(points(9), 4))
     return {"step": trainer.step, "epoch": trainer.epoch}
 
@@ -162,9 +162,8 @@ def hooks() -> list[str]:
         checkpoint=True,
         checkpoint_every_steps=2,
         checkpoint_async=False,
-        callbacks=[Ears()],
     )
-    trainer = Trainer(model, sgd(model), settings)
+    trainer = Trainer(model, sgd(model), settings, callbacks=[Ears()])
     trainer.fit(DataLoader(points(13), 4), DataLoader(points(5), 4))
     trainer.test(DataLoader(points(5), 4))
     return heard
@@ -197,8 +196,8 @@ def watched_differently() -> dict[str, Any]:
     """Each rank logs a value of its own; the decision must be one."""
     model = line()
     own = When("epoch_end", lambda t: t.log("own", t.epoch if is_rank(0) else -t.epoch))
-    settings = config(epochs=9, patience=2, monitor="own", callbacks=[own])
-    trainer = Trainer(model, sgd(model), settings)
+    settings = config(epochs=9, patience=2, monitor="own")
+    trainer = Trainer(model, sgd(model), settings, callbacks=[own])
     trainer.fit(DataLoader(points(9), 4))
     return {"epoch": trainer.epoch, "reason": trainer.stop_reason}
 

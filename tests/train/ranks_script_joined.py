@@ -23,7 +23,7 @@ def main() -> None:
         epochs=2, nprocs=2, batch_size_is="global", timeout="60s", log_every=1000,
         compute_setup="cpu", checkpoint=False, resume=sys.argv[1],
     )  # fmt: skip
-    trainer = Trainer(*line(), config, training_step=measured)
+    trainer = Trainer(*line(), config, loss_fn=measured)
     trainer.fit(torch.utils.data.DataLoader(points(), 8))
     trainer.say(f"ended at {trainer.step} on {trainer.world.size} ranks")
 

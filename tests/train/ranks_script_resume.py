@@ -45,15 +45,15 @@ def training(way: str, save: str = "", resume: str = "", **fields: Any) -> dict[
     settings = config(
         epochs=3, ema=0.8, clip_norm=0.5, strategy=way, name=save or "resumed", checkpoint=bool(save),
         checkpoint_every_steps=cut if save else None, checkpoint_keep=9, checkpoint_async=False,
-        resume=str(FOLDER / resume) if resume else False,
-        callbacks=[patience, When("step_end", lambda t: seen.append(t.step))], **fields,
+        resume=str(FOLDER / resume) if resume else False, **fields,
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    trainer = Curve(model, optimizer, settings, "mse", scheduler=scheduler)
+    callbacks = [patience, When("step_end", lambda t: seen.append(t.step))]
+    trainer = Curve(model, optimizer, settings, scheduler=scheduler, callbacks=callbacks)
     trainer.fit(DataLoader(points(21), 4, shuffle=True), DataLoader(points(5), 4))
     with trainer.averaged():
-        averaged = trainer.engine().strategy.model_state()
+        averaged = trainer.model_state()
     if save:
         keep(trainer, cut, save)
     return {
@@ -80,10 +80,8 @@ def epoch_schedule() -> dict[str, Any]:
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
         heard = When("epoch_start", lambda t: rates[name].append(optimizer.param_groups[0]["lr"]))
         rates[name] = []
-        settings = config(
-            epochs=4, scheduler_every="epoch", callbacks=[heard], name=f"schedule-{name}", **fields
-        )
-        trainer = Curve(model, optimizer, settings, "mse", scheduler=scheduler)
+        settings = config(epochs=4, scheduler_every="epoch", name=f"schedule-{name}", **fields)
+        trainer = Curve(model, optimizer, settings, scheduler=scheduler, callbacks=[heard])
         trainer.fit(DataLoader(points(13), 4), val)
         return trainer
 
@@ -110,10 +108,10 @@ def stream() -> dict[str, Any]:
         looks[name] = []
         heard = When("epoch_end", lambda t: looks[name].append(t.epoch))
         settings = config(
-            epochs=epochs, batch_size_is="per_rank", callbacks=[heard], name=f"stream-{name}",
+            epochs=epochs, batch_size_is="per_rank", name=f"stream-{name}",
             shard_iterable=False, **fields,
         )  # fmt: skip
-        trainer = Curve(model, sgd(model), settings, "mse")
+        trainer = Curve(model, sgd(model), settings, "mse", callbacks=[heard])
         trainer.fit(DataLoader(Stream(), 2))
         return trainer
 

@@ -52,7 +52,11 @@ def two_optimizers(way: str, **fields: Any) -> dict[str, Any]:
         "critic": torch.optim.SGD(model.critic.parameters(), lr=0.05),
         "maker": torch.optim.Adam(model.maker.parameters(), lr=0.05),
     }
-    trainer = Curve(model, optimizers, config(epochs=2, strategy=way, **fields), training_step=both)
+
+    class Manual(Curve):
+        training_step = staticmethod(both)
+
+    trainer = Manual(model, optimizers, config(epochs=2, strategy=way, **fields))
     trainer.fit(DataLoader(points(13), 4, shuffle=True))
     return {
         "loss": trainer.metrics["train_loss"], "maker": trainer.metrics["train_maker"],

@@ -19,10 +19,10 @@ from allranks.train.callbacks import (
     Cyclic,
     GradientMonitor,
     LogModel,
+    LRSchedule,
     R3Dataset,
     ReduceOnPlateau,
     Resample,
-    Schedule,
     StepDecay,
     WritePlots,
 )
@@ -38,7 +38,7 @@ def trainer_with(*rates: float, **options: Any) -> StandIn:
     return StandIn(model, [torch.optim.SGD(groups)], **options)
 
 
-def rates_over(schedule: Schedule, trainer: StandIn, times: int) -> list[float]:
+def rates_over(schedule: LRSchedule, trainer: StandIn, times: int) -> list[float]:
     """The first group's rate at the start and after each epoch or step."""
     callbacks = Callbacks([schedule])
     callbacks.fire("fit_start", trainer)
@@ -308,7 +308,7 @@ SHARDED = """
     from types import SimpleNamespace
     from test_train_callbacks import StandIn
     from allranks.train.callbacks import GradientMonitor, LogModel, R3Dataset, Resample
-    from allranks.train.summary import summarize
+    from allranks.train.reporting.model_summary import summarize
 
     torch.set_num_threads(1)
     rank = int(sys.argv[1])

@@ -15,8 +15,9 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from allranks import TrainConfig, Trainer  # noqa: E402
-from allranks.train import compilation  # noqa: E402
-from allranks.train.compilation import SAMPLE, SETTLE, Compiler, estimated_cost  # noqa: E402
+from allranks.train.loop import training_loop  # noqa: E402
+from allranks.train.step import compilation  # noqa: E402
+from allranks.train.step.compilation import SAMPLE, SETTLE, Compiler, estimated_cost  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -36,7 +37,7 @@ class Rig:
             nn.Module, "compile", lambda _, mode=None, **__: self.modes.append(mode or "default")
         )
         values: dict[str, Any] = {
-            "choice": "auto", "device": GPU, "agree": lambda seconds: seconds, **options,
+            "choice": "auto", "device": GPU, "mean_over_ranks": lambda seconds: seconds, **options,
         }  # fmt: skip
         self.compiler = Compiler(
             self.objective,
@@ -54,12 +55,12 @@ class Rig:
             self.step += 1
             self.now += seconds
             self.compiler.trial = False
-            if self.compiler.next_look is not None and self.step >= self.compiler.next_look:
-                self.compiler.look(self.step)
+            if self.compiler.next_check is not None and self.step >= self.compiler.next_check:
+                self.compiler.check(self.step)
 
     def until_decided(self, seconds: Callable[[str | None], float]) -> None:
         """Steps, with a time for each mode, for as long as the compiler wants to look."""
-        while self.compiler.next_look is not None:
+        while self.compiler.next_check is not None:
             assert self.step < 10_000
             self.steps(1, seconds(self.compiler.mode))
 
@@ -68,7 +69,7 @@ def test_auto_never_compiles_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None
     rig = Rig(monkeypatch, left=1e9, device=CPU)
     rig.steps(500, 1.0)
     assert rig.modes == rig.said == []
-    assert rig.compiler.next_look is None
+    assert rig.compiler.next_check is None
 
 
 @pytest.mark.parametrize("choice", [True, "default", "max-autotune"])
@@ -78,13 +79,13 @@ def test_a_choice_is_followed_at_once_and_never_measured(
     rig = Rig(monkeypatch, left=3, device=CPU, choice=choice)
     assert rig.compiler.trial
     assert rig.modes == ["default" if choice is True else choice]
-    assert rig.compiler.next_look is None
-    assert rig.compiler.graphs is (choice == "max-autotune")
+    assert rig.compiler.next_check is None
+    assert rig.compiler.uses_graphs is (choice == "max-autotune")
 
 
 def test_no_is_no(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch, left=1e9, choice=False)
-    assert rig.compiler.next_look is None
+    assert rig.compiler.next_check is None
     assert not rig.modes
 
 
@@ -144,7 +145,7 @@ def test_without_a_known_end_it_waits_until_time_was_spent(monkeypatch: pytest.M
 
 def test_ranks_decide_by_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rank is so slow that compiling pays for both."""
-    rig = Rig(monkeypatch, left=300, agree=lambda seconds: (seconds + 1.0) / 2)
+    rig = Rig(monkeypatch, left=300, mean_over_ranks=lambda seconds: (seconds + 1.0) / 2)
     rig.steps(SETTLE + SAMPLE, 0.1)
     assert rig.modes == ["default"]
 
@@ -155,14 +156,14 @@ def test_a_rank_that_fails_to_compile_still_meets_the_others(
     """The others will come to their next look, and wait there for this one."""
     asked: list[float] = []
 
-    def agree(seconds: float) -> float:
+    def mean_over_ranks(seconds: float) -> float:
         asked.append(seconds)
         return seconds
 
-    rig = Rig(monkeypatch, left=100_000, agree=agree)
+    rig = Rig(monkeypatch, left=100_000, mean_over_ranks=mean_over_ranks)
     rig.steps(SETTLE + SAMPLE, 0.02)
     assert rig.compiler.mode == "default"
-    rig.compiler.failed(RuntimeError("no compiler"))
+    rig.compiler.give_up(RuntimeError("no compiler"))
     rig.steps(SETTLE + SAMPLE, 0.02)
     assert len(asked) == 2  # as often as on the ranks that compiled
     assert rig.compiler.mode is None
@@ -211,7 +212,7 @@ def test_a_compiled_training_equals_the_eager_one() -> None:
     eager = trained(False)
     with config.patch({"cpp_cache_precompile_headers": False, "compile_threads": 1}):
         compiled = trained(True)
-    assert compiled.trainer._loop.fit.compiler.mode == "default"
+    assert compiled.trainer.context.compiler.mode == "default"
     assert compiled.losses == pytest.approx(eager.losses, rel=1e-4)
     assert compiled.val == pytest.approx(eager.val, rel=1e-4)
 
@@ -247,14 +248,13 @@ def test_the_step_made_for_graphs_is_used_at_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ALLRANKS_TIMING", "off")  # a marked step is another one
     counting(monkeypatch)
     remade: list[int] = []
-    real = Trainer._remake_step
+    real = training_loop.make_step
 
-    def spied(self: Any, fit: Any) -> None:
-        real(self, fit)
-        inner = fit.step
-        fit.step = lambda data, share: remade.append(1) or inner(data, share)
+    def spied(context: Any) -> Any:
+        inner = real(context)
+        return lambda data, share: remade.append(1) or inner(data, share)
 
-    monkeypatch.setattr(Trainer, "_remake_step", spied)
+    monkeypatch.setattr(training_loop, "make_step", spied)
     trained("reduce-overhead", epochs=1)
     assert len(remade) == 5
 

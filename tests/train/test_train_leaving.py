@@ -107,7 +107,7 @@ def test_what_was_interrupted_goes_on_to_the_same_end(
     new_process()
     again = trainer(epochs=30, resume=str(latest(first)))
     model, _ = again.fit(data())
-    assert again.state.first_step == first.step
+    assert again.context.state.first_step == first.step
     assert again.step == whole.step
     for one, other in zip(model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(one, other)

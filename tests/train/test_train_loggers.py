@@ -25,8 +25,8 @@ from allranks.train.loggers import (
     RunInfo,
     make_loggers,
 )
-from allranks.train.loggers.lines import LineFile
-from allranks.train.loggers.packages import flat
+from allranks.train.loggers.line_file import LineFile
+from allranks.train.loggers.logger_registry import flat
 from command_rig import until
 
 
@@ -57,7 +57,7 @@ def test_jsonl_writes_one_object_per_line(tmp_path: Path) -> None:
 def test_jsonl_writes_validation_at_once_and_steps_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allranks.train.loggers.lines.FLUSH_SECONDS", 600.0)
+    monkeypatch.setattr("allranks.train.loggers.line_file.FLUSH_SECONDS", 600.0)
     logger = JsonlLogger()
     logger.start(run_in(tmp_path))
     for step in range(1, 64):
@@ -75,7 +75,7 @@ def test_a_line_that_no_other_follows_is_written_all_the_same(
     kind: type[Logger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The training hangs after it, and somebody looks at what it did last."""
-    monkeypatch.setattr("allranks.train.loggers.lines.FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr("allranks.train.loggers.line_file.FLUSH_SECONDS", 0.05)
     logger = kind()
     logger.start(run_in(tmp_path))
     for step in (1, 2, 3):
@@ -92,7 +92,7 @@ def test_a_line_that_no_other_follows_is_written_all_the_same(
 def test_lines_of_a_full_disk_wait_for_room_without_another_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allranks.train.loggers.lines.FLUSH_SECONDS", 0.02)
+    monkeypatch.setattr("allranks.train.loggers.line_file.FLUSH_SECONDS", 0.02)
     out = LineFile(tmp_path / "lines")
     disk = out._file = FullDisk(out.open(), room=3)  # type: ignore[assignment]
     out.add("first\n")
@@ -109,7 +109,7 @@ def test_a_full_disk_is_told_though_a_thread_meets_it_first(written: str, tmp_pa
 import resource, signal, sys, time
 from pathlib import Path
 from allranks.train.loggers import Loggers, RunInfo, make_loggers
-from allranks.train.loggers import lines
+from allranks.train.loggers import line_file as lines
 
 lines.FLUSH_SECONDS = 0.01
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -135,7 +135,7 @@ def test_a_logger_that_is_left_out_writes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next training of the script writes to the same file."""
-    monkeypatch.setattr("allranks.train.loggers.lines.FLUSH_SECONDS", 0.02)
+    monkeypatch.setattr("allranks.train.loggers.line_file.FLUSH_SECONDS", 0.02)
     logger, told = CsvLogger(), []
     loggers = Loggers([logger], warn=told.append)
     loggers.start(run_in(tmp_path))
@@ -332,7 +332,7 @@ def test_a_failing_logger_is_told_once_and_closed_and_left_out(
 
 def test_a_failure_is_a_warning_unless_told_otherwise() -> None:
     loggers = Loggers([Failing()])
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="not used any more"):
         loggers.log({}, step=1, epoch=1, kind="train")
 
 

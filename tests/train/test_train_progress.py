@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from allranks.train import progress_line as module
-from allranks.train.progress import Progress
-from allranks.train.progress_line import (
-    Meter,
+from allranks.train.reporting import progress_line as module
+from allranks.train.reporting.progress_bar import ProgressBar
+from allranks.train.reporting.progress_line import (
+    ProgressRates,
     bar_line,
     format_seconds,
     plain_line,
@@ -108,54 +108,54 @@ def terminal() -> Iterator[Terminal]:
     made.close()
 
 
-def meter_at(source: Source, seconds: float = 10.0, steps: int = 100) -> Meter:
+def meter_at(source: Source, seconds: float = 10.0, steps: int = 100) -> ProgressRates:
     """A meter that saw these steps of 32 samples in this time, up to now."""
     end, samples = source.step, source.samples
     source.step, source.samples = end - steps, samples - 32 * steps
-    meter = Meter(source)
-    meter.look(100.0)
+    meter = ProgressRates(source)
+    meter.update(100.0)
     for tick in range(1, 11):
         source.step = end - steps + steps * tick // 10
         source.samples = samples - 32 * (end - source.step)
-        meter.look(100.0 + seconds * tick / 10)
+        meter.update(100.0 + seconds * tick / 10)
     return meter
 
 
-def bar_on(terminal: Terminal, source: Source, **options: Any) -> Progress:
-    return Progress(source, stream=terminal.stream, out=terminal.stream, **options)
+def bar_on(terminal: Terminal, source: Source, **options: Any) -> ProgressBar:
+    return ProgressBar(source, stream=terminal.stream, out=terminal.stream, **options)
 
 
 def test_rates_and_time_left_come_from_the_steps_seen() -> None:
     meter = meter_at(Source())
     assert meter.steps_per_second == pytest.approx(10.0)
     assert meter.samples_per_second == pytest.approx(320.0)
-    assert meter.left == pytest.approx(70.0)
+    assert meter.seconds_left == pytest.approx(70.0)
 
 
 def test_validation_does_not_count_into_the_rate_but_into_the_time_left() -> None:
     source = Source()
     meter = meter_at(source)
     source.phase = "validate"
-    meter.look(120.0)
+    meter.update(120.0)
     assert meter.steps_per_second == pytest.approx(10.0)
-    assert meter.left is not None
-    assert meter.left > 100.0
+    assert meter.seconds_left is not None
+    assert meter.seconds_left > 100.0
 
 
 def test_slow_steps_still_give_a_time_left() -> None:
     source = Source(step=0, total_steps=4)
-    meter = Meter(source)
+    meter = ProgressRates(source)
     for now in range(1, 181):
         source.step = now // 60
-        meter.look(float(now))
-    assert meter.left == pytest.approx(60.0)
+        meter.update(float(now))
+    assert meter.seconds_left == pytest.approx(60.0)
 
 
 def test_the_bar_shows_what_matters_within_80_columns(terminal: Terminal) -> None:
     source = Source()
     progress = bar_on(terminal, source)
     assert progress.kind == "bar"
-    progress._meter = meter_at(source)
+    progress._rates = meter_at(source)
     progress._draw_bar()
     screen = terminal.look()
     (line,) = screen.text
@@ -170,7 +170,9 @@ def test_the_bar_shows_what_matters_within_80_columns(terminal: Terminal) -> Non
 )  # fmt: skip
 def test_the_bar_is_as_long_as_the_way(step: int, bar: str) -> None:
     source = Source(step=step)
-    assert f"epoch 3/10 {bar} {step}/1000" in bar_line(source, Meter(source), 119, (False, True))
+    assert f"epoch 3/10 {bar} {step}/1000" in bar_line(
+        source, ProgressRates(source), 119, (False, True)
+    )
 
 
 @pytest.mark.parametrize("width", [10, 20, 30, 40, 60, 79, 119, 199])
@@ -260,7 +262,7 @@ def test_no_color_means_none(terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 
 def test_which_kind_is_chosen(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     def kind(enabled: str | bool, stream: Any) -> str:
-        return Progress(Source(), enabled=enabled, stream=stream).kind
+        return ProgressBar(Source(), enabled=enabled, stream=stream).kind
 
     assert kind("auto", io.StringIO()) == "plain"
     assert kind(True, io.StringIO()) == "bar"
@@ -281,11 +283,11 @@ def test_a_plain_line_has_everything() -> None:
 def test_plain_lines_come_at_tenths_and_then_ever_more_rarely() -> None:
     def lines(total: int, seconds: int) -> list[int]:
         source = Source(step=0, total_steps=total, started=0.0)
-        progress, times = Progress(source, enabled="auto", stream=io.StringIO()), []
+        progress, times = ProgressBar(source, enabled="auto", stream=io.StringIO()), []
         for now in range(1, seconds + 1):
             source.step = total * now // seconds
             if progress._is_line_due(float(now)):
-                progress._said_at, progress._said_tenth = float(now), progress._meter.tenths()
+                progress._said_at, progress._said_tenth = float(now), progress._rates.tenths()
                 times.append(now)
         return times
 
@@ -301,7 +303,7 @@ def test_plain_lines_come_at_tenths_and_then_ever_more_rarely() -> None:
 def test_plain_output_ends_with_the_last_step() -> None:
     stream, out = io.StringIO(), io.StringIO()
     source = Source(step=0)
-    with Progress(source, stream=stream, out=out) as progress:
+    with ProgressBar(source, stream=stream, out=out) as progress:
         source.step = 1000
         progress.say("hello")
     assert out.getvalue() == "hello\n"
@@ -312,14 +314,14 @@ def test_plain_output_ends_with_the_last_step() -> None:
 
 def test_switched_off_only_says() -> None:
     stream, out = io.StringIO(), io.StringIO()
-    with Progress(Source(), enabled=False, stream=stream, out=out) as progress:
+    with ProgressBar(Source(), enabled=False, stream=stream, out=out) as progress:
         progress.say("hello")
     assert (stream.getvalue(), out.getvalue()) == ("", "hello\n")
 
 
 def test_a_closed_stream_does_not_end_the_training() -> None:
     stream = io.StringIO()
-    progress = Progress(Source(), enabled=True, stream=stream, out=io.StringIO()).start()
+    progress = ProgressBar(Source(), enabled=True, stream=stream, out=io.StringIO()).start()
     stream.close()
     progress.say("still here")
     progress.stop()
@@ -331,11 +333,11 @@ def test_a_program_that_forgets_to_stop_ends_cleanly(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent("""
             import time, types
-            from allranks.train.progress import Progress
+            from allranks.train.reporting.progress_bar import ProgressBar
             source = types.SimpleNamespace(
                 step=1, total_steps=2, epoch=1, epochs=1, values={}, samples=1,
                 started=time.perf_counter(), phase="train", device="cpu")
-            Progress(source, enabled=True).start()
+            ProgressBar(source, enabled=True).start()
         """)
     )
     done = subprocess.run(
@@ -349,7 +351,7 @@ def test_a_program_that_forgets_to_stop_ends_cleanly(tmp_path: Path) -> None:
 
 def test_ascii_streams_get_an_ascii_bar() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    progress = Progress(Source(values={"损": 1.0}), enabled=True, stream=stream)
+    progress = ProgressBar(Source(values={"损": 1.0}), enabled=True, stream=stream)
     progress._draw_bar()
     stream.flush()
     assert progress.kind == "bar"

@@ -135,7 +135,7 @@ def test_warmup_and_schedule_count_steps_of_all_ranks(found: dict[str, Found]) -
 def test_early_stopping(found: dict[str, Found], way: str) -> None:
     for one in alike(found, "2", f"{way} early stopping"):
         assert one["epoch"] == 4
-        assert "val_loss was looked at 3 times in a row without progress" in one["reason"]
+        assert "val_loss was measured 3 times in a row without progress" in one["reason"]
 
 
 def test_limits(found: dict[str, Found]) -> None:
@@ -150,7 +150,7 @@ def test_stop_on_one_rank_ends_all_at_one_step(found: dict[str, Found], rank: st
     """Asked for at step 7 of the first of two epochs of 50."""
     one, other = every = results(found["2"], f"stop on the {rank} rank")
     assert 7 <= one["step"] == other["step"] <= 50
-    assert sorted(one["reason"] for one in every) == ["another rank asked to", "enough"]
+    assert sorted(one["reason"] for one in every) == ["another rank asked to stop", "enough"]
 
 
 def test_stop_at_the_end_of_an_epoch(found: dict[str, Found]) -> None:

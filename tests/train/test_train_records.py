@@ -60,7 +60,7 @@ def test_what_is_logged_last_is_written_and_checkpoints_are_heard_of() -> None:
             heard.append(trainer.step)
 
     model, optimizer = line()
-    trainer = Trainer(model, optimizer, quiet(epochs=2, callbacks=[Ears()]))
+    trainer = Trainer(model, optimizer, quiet(epochs=2), callbacks=[Ears()])
     trainer.fit(DataLoader(points(), 8))
     lines = [json.loads(row) for row in (trainer.folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["mine"] for row in lines if "mine" in row] == [1, 2]
@@ -97,10 +97,8 @@ def test_a_full_disk_costs_a_warning_and_not_the_training(
     heard: list[int] = []
     model, optimizer = line()
     ears = When("checkpoint", lambda trainer: heard.append(trainer.step))
-    config = quiet(
-        epochs=2, checkpoint_every_steps=5, checkpoint_async=background, callbacks=[ears]
-    )
-    trainer = Trainer(model, optimizer, config)
+    config = quiet(epochs=2, checkpoint_every_steps=5, checkpoint_async=background)
+    trainer = Trainer(model, optimizer, config, callbacks=[ears])
     monkeypatch.setattr("allranks.train.checkpoint.saver.write_file", full)
     trainer.fit(DataLoader(points(), 8))
     assert trainer.step == 10
@@ -160,11 +158,13 @@ def test_states_of_callbacks_can_always_be_read_back() -> None:
             self.value = state["value"]
 
     model, optimizer = line()
-    trainer = Trainer(model, optimizer, quiet(callbacks=[Counts(numpy.float64(0.5))]))
+    trainer = Trainer(model, optimizer, quiet(), callbacks=[Counts(numpy.float64(0.5))])
     trainer.fit(DataLoader(points(), 8))
     again = Counts(None)
-    config = quiet(callbacks=[again], epochs=2, name="again", resume=str(trainer.folder))
-    Trainer(model, optimizer, config).fit(DataLoader(points(), 8))
+    config = quiet(epochs=2, name="again", resume=str(trainer.folder))
+    Trainer(model, optimizer, config, callbacks=[again]).fit(DataLoader(points(), 8))
     assert again.value == 0.5
     with pytest.raises(UsageError, match="The state of Counts holds a object"):
-        Trainer(model, optimizer, quiet(callbacks=[Counts(object())])).fit(DataLoader(points(), 8))
+        Trainer(model, optimizer, quiet(), callbacks=[Counts(object())]).fit(
+            DataLoader(points(), 8)
+        )

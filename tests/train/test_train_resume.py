@@ -60,10 +60,11 @@ def train(data: Any, kill: int = 0, **fields: Any) -> tuple[Trainer, dict[str, A
 
     settings: dict[str, Any] = {
         "epochs": 3, "ema": 0.9, "clip_norm": 1.0, "log_every": 4, "checkpoint_every_steps": 3,
-        "warmup_steps": 3, "callbacks": [patience, When("step_end", end)],
+        "warmup_steps": 3,
     }  # fmt: skip
     config = quiet(**{**settings, **fields})
-    trainer = Trainer(model, optimizer, config, scheduler=scheduler)
+    callbacks = [patience, When("step_end", end)]
+    trainer = Trainer(model, optimizer, config, scheduler=scheduler, callbacks=callbacks)
     loader = data if isinstance(data, DataLoader) else DataLoader(data, 4, shuffle=True)
     try:
         trainer.fit(loader, DataLoader(points3(), 4))
@@ -148,9 +149,9 @@ def test_two_fits_of_a_script_each_find_their_own(run_folder: Path, new_process:
     def script(second: int, kill: int = 0) -> list[int]:
         new_process()
         first, _ = train(Noisy(), epochs=1)
-        firsts = [first.state.first_step]
+        firsts = [first.context.state.first_step]
         again, _ = train(Noisy(), kill=kill, epochs=second, checkpoint_async=False)
-        return [*firsts, again.state.first_step, again.step]
+        return [*firsts, again.context.state.first_step, again.step]
 
     assert script(2, kill=10) == [0, 0, 10]
     assert script(2) == [6, 9, 12]
@@ -173,7 +174,7 @@ def test_a_finished_training_that_is_started_again(
         pass
     new_process()
     longer, _ = train(Noisy(), epochs=3)
-    assert (longer.state.first_step, longer.step) == (12, 18)
+    assert (longer.context.state.first_step, longer.step) == (12, 18)
 
 
 def test_resume_names_a_run_a_step_or_a_link(run_folder: Path, new_process: Any) -> None:
@@ -183,9 +184,9 @@ def test_resume_names_a_run_a_step_or_a_link(run_folder: Path, new_process: Any)
         (trainer.folder, 12), (folder, 12), (folder / "step-00000003", 3), (folder / "latest", 12),
     ):  # fmt: skip
         other, _ = train(Noisy(), epochs=3, resume=str(path))
-        assert other.state.first_step == step
+        assert other.context.state.first_step == step
     fresh, _ = train(Noisy(), epochs=1, resume=False)
-    assert fresh.state.first_step == 0
+    assert fresh.context.state.first_step == 0
     with pytest.raises(UsageError, match="there is no such folder"):
         train(Noisy(), resume=str(folder / "step-00000005"))
 
@@ -202,7 +203,7 @@ def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(
     file.write_bytes(data)
     new_process()
     trainer, _ = train(Noisy())
-    assert trainer.state.first_step == 6
+    assert trainer.context.state.first_step == 6
     assert "WARNING: Checkpoint step-00000009 is broken" in capsys.readouterr().out
     assert (folder / "quarantine" / "step-00000009.txt").exists()
 
@@ -225,8 +226,8 @@ def test_a_model_that_does_not_fit_is_told_before_anything_changes(new_process: 
 def test_named_checkpoints_stay_and_names_are_checked() -> None:
     model, optimizer = line()
     keep = When("epoch_end", lambda t: t.save_checkpoint("mine") if t.epoch == 1 else None)
-    config = quiet(epochs=4, checkpoint_every=1, checkpoint_keep=1, callbacks=[keep])
-    trainer = Trainer(model, optimizer, config)
+    config = quiet(epochs=4, checkpoint_every=1, checkpoint_keep=1)
+    trainer = Trainer(model, optimizer, config, callbacks=[keep])
     trainer.fit(DataLoader(points(), 8))
     store = CheckpointStore(trainer.folder / "checkpoints")
     assert store.links()["mine"] == "step-00000005"
@@ -252,9 +253,9 @@ def test_another_batch_and_seed_go_on_at_the_same_sample(
     seen.clear()
     new_process()
     trainer, _ = train(DataLoader(Watched(), 5, shuffle=True), epochs=1, seed=99)
-    assert "the training began with 1, which stays" in capsys.readouterr().out
+    assert "the training began with 1, which is kept" in capsys.readouterr().out
     assert sorted(seen_before + seen) == list(range(22))
-    assert trainer.step == trainer.state.total_steps == 3 + 2  # 10 samples are left
+    assert trainer.step == trainer.context.state.total_steps == 3 + 2  # 10 samples are left
 
 
 def test_an_optimizer_of_another_kind_is_refused() -> None:
@@ -273,7 +274,7 @@ def test_a_finished_training_that_kept_the_best_alone(run_folder: Path, new_proc
         config = quiet(epochs=epochs, checkpoint_best_only=True)
         trainer = Trainer(model, optimizer, config)
         trainer.fit(DataLoader(points(), 8), DataLoader(points(), 8))
-        return trainer.state.first_step, trainer.step
+        return trainer.context.state.first_step, trainer.step
 
     assert trained(2) == (0, 10)
     assert trained(2) == (10, 10)
@@ -307,12 +308,10 @@ def test_a_training_that_was_replaced_ends(
             store.take_over({})
 
     model, optimizer = line()
-    config = quiet(
-        max_steps=40, checkpoint_every_steps=4, checkpoint_async=False,
-        callbacks=[When("step_end", replace)],
-    )  # fmt: skip
+    config = quiet(max_steps=40, checkpoint_every_steps=4, checkpoint_async=False)
+    trainer = Trainer(model, optimizer, config, callbacks=[When("step_end", replace)])
     with pytest.raises(SystemExit) as end:
-        Trainer(model, optimizer, config).fit(DataLoader(points(), batch_size=4))
+        trainer.fit(DataLoader(points(), batch_size=4))
     assert end.value.code == REPLACED_EXIT_CODE
     assert [saved.step for saved in store.list_saved()] == [4]
     assert "another one took over" in capsys.readouterr().out

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from trainer_rig import line, points, quiet, untimed  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.errors import Interrupted  # noqa: E402
+from allranks.runtime.preemption import deadline as leaving  # noqa: E402
+from allranks.runtime.preemption import sync_points  # noqa: E402
 from allranks.runtime.preemption.signal_flags import STOP_SIGNALS  # noqa: E402
 from allranks.train.callbacks import When  # noqa: E402
+from allranks.train.loop import coordination  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -44,6 +48,7 @@ def process(
 
     def begin(run: str) -> Path:
         new_process()
+        monkeypatch.setattr(sync_points, "_SINGLE_PROCESS_SECONDS", 0.0)  # at every step and batch
         (tmp_path / run).mkdir(exist_ok=True)
         monkeypatch.setenv("ALLRANKS_RUN_DIR", str(tmp_path / run))
         return tmp_path / run
@@ -63,9 +68,8 @@ def kill(_: Any) -> None:
     raise Killed
 
 
-def tell(trainer: Any) -> None:
-    """A signal; the ranks look after the next batch, as in a validation that is slow."""
-    trainer._loop._agreement._batch_looks._steps = 1
+def tell(_: Any) -> None:
+    """A signal, which is seen after the next batch, as in a validation that is slow."""
     os.kill(os.getpid(), signal.SIGUSR1)
 
 
@@ -99,7 +103,7 @@ def test_a_warm_up_goes_on(process: Any) -> None:
     train(at("step_end", 7, kill), epochs=2, warmup_steps=13)
     process("parts")
     parts = train(epochs=2, warmup_steps=13)
-    assert parts.state.first_step == 5
+    assert parts.context.state.first_step == 5
     assert weights(parts) == weights(whole)
     assert curve(folder) == curve(whole_folder)
 
@@ -145,7 +149,7 @@ def test_a_training_made_longer_goes_on_in_its_epoch(process: Any) -> None:
 def test_the_time_of_earlier_attempts_counts(process: Any) -> None:
     def pass_time(hours: float) -> Any:
         def earlier(trainer: Any) -> None:
-            trainer.state.started -= 3600 * hours
+            trainer.context.state.started -= 3600 * hours
 
         return earlier
 
@@ -155,7 +159,7 @@ def test_the_time_of_earlier_attempts_counts(process: Any) -> None:
     second = train(
         at("step_end", 7, pass_time(1.5)), at("step_end", 13, kill), epochs=9, max_time="3h"
     )
-    assert second.state.first_step == 5
+    assert second.context.state.first_step == 5
     assert second.stop_reason == "max_time=3h is over"
     assert 7 <= second.step < 13
     process("run")
@@ -163,7 +167,7 @@ def test_the_time_of_earlier_attempts_counts(process: Any) -> None:
     assert longer.step == 21
     process("run")
     over = train(epochs=9, max_time="3h")
-    assert (over.state.first_step, over.step) == (20, 20), "its time was over before"
+    assert (over.context.state.first_step, over.step) == (20, 20), "its time was over before"
     assert over.stop_reason == "max_time=3h is over"
 
 
@@ -223,7 +227,7 @@ def test_a_search_goes_on(process: Any, capsys: pytest.CaptureFixture[str]) -> N
     train(at("step_end", 17, kill), optimizer=Asking(), epochs=3)
     process("parts")
     parts = train(optimizer=Asking(), epochs=3)
-    assert parts.state.first_step == 15
+    assert parts.context.state.first_step == 15
     assert curve(folder) == curve(whole_folder)
     assert weights(parts) == weights(whole)
     assert "WARNING" not in capsys.readouterr().out
@@ -238,35 +242,38 @@ def test_a_search_that_cannot_be_saved_is_told_and_keeps_its_best(
     assert "WARNING: Forgetting has no state_dict() and load_state" in capsys.readouterr().out
     process("run")
     trainer = train(optimizer=Forgetting(), epochs=2)
-    assert "its search begins anew at step 5" in capsys.readouterr().out
+    assert "its search starts over at step 5" in capsys.readouterr().out
     assert weights(trainer) == [3.0, 0.5]
 
 
-def test_a_validation_that_can_be_broken_off_does_not_make_the_lead_longer(process: Any) -> None:
-    """Ten batches of 30 seconds each: the ranks look after every one of them."""
+def test_an_interruptible_validation_does_not_make_the_lead_longer(
+    process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten batches of 30 seconds each: flags are exchanged after every one of them."""
     process("run")
-    now = [0.0]
+    now, gaps = [0.0], [0.0]
+    timed = partial(sync_points.SyncPoints, clock=lambda: now[0])
+    monkeypatch.setattr(coordination, "SyncPoints", timed)
+    wants_to_stop = leaving.Deadline.wants_to_stop
 
-    def take_clock(trainer: Any) -> None:
-        agreement = trainer._loop._agreement
-        for looks in (agreement._looks, agreement._batch_looks):
-            looks._clock = lambda: now[0]
+    def noted(self: Any, rank: int, gap: float = 0.0) -> bool:
+        gaps.append(gap)
+        return wants_to_stop(self, rank, gap)
 
-    def validated(model: Any, batch: Any) -> Any:
-        now[0] += 30
-        return (model(batch[0]) - batch[1]).square().mean()
+    monkeypatch.setattr(leaving.Deadline, "wants_to_stop", noted)
+
+    class Slow(Trainer):
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            now[0] += 30
+            return (model(batch[0]) - batch[1]).square().mean()
 
     def stepped(_: Any) -> None:
         now[0] += 1
 
     model, optimizer = line()
-    callbacks = [When("fit_start", take_clock), When("step_end", stepped)]
-    trainer = Trainer(
-        model, optimizer, quiet(epochs=3), callbacks=callbacks, validation_step=validated
-    )
+    trainer = Slow(model, optimizer, quiet(epochs=3), callbacks=[When("step_end", stepped)])
     trainer.fit(DataLoader(points(), 4), DataLoader(points(), 4))
-    assert trainer._loop is not None
-    assert trainer._loop._agreement.gap == 30
+    assert max(gaps) == 30
 
 
 def test_ranks_that_join_at_the_end_of_an_epoch(process: Any, tmp_path: Path) -> None:
@@ -275,7 +282,7 @@ def test_ranks_that_join_at_the_end_of_an_epoch(process: Any, tmp_path: Path) ->
     settings = quiet(epochs=2, checkpoint_every_steps=5, checkpoint_async=False, log_every=1000)
     model, optimizer = line()
     callbacks = [at("epoch_end", 5, kill)]
-    one = Trainer(model, optimizer, settings, training_step=measured, callbacks=callbacks)
+    one = Trainer(model, optimizer, settings, loss_fn=measured, callbacks=callbacks)
     with pytest.raises(Killed):
         one.fit(DataLoader(points(), 8))
     checkpoint = str(folder / "checkpoints" / "step-00000005")

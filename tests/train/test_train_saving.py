@@ -21,7 +21,7 @@ from allranks.train.checkpoint.checkpoint_reader import CheckpointReader  # noqa
 from allranks.train.checkpoint.saver import CheckpointSaver  # noqa: E402
 from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
 from allranks.train.checkpoint.write_plan import CheckpointState  # noqa: E402
-from allranks.train.pace import Pace  # noqa: E402
+from allranks.train.loop.checkpoint_writer import SaveDuration  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -54,7 +54,7 @@ class Window(Callback):
     """Asks in the middle of a step, which accumulates three batches."""
 
     def on_batch_end(self, trainer: Any) -> None:
-        if trainer.state.batch == 2 and trainer.epoch == 2:
+        if trainer.context.state.batch == 2 and trainer.epoch == 2:
             trainer.save_checkpoint("mine")
 
 
@@ -79,7 +79,7 @@ def test_what_a_hook_asks_for_is_saved_when_it_is_whole(
     trained(*callbacks(), kill=kill, **fields)
     new_process()
     parts = trained(*callbacks(), **fields)
-    assert parts.state.first_step > 0
+    assert parts.context.state.first_step > 0
     assert torch.equal(whole.model.weight, parts.model.weight)
     assert curve(whole.folder) == curve(parts.folder)
 
@@ -114,7 +114,7 @@ def test_a_save_after_the_end_is_of_a_finished_training(
     assert all(saved.manifest.finished for saved in CheckpointStore(first.checkpoints).list_saved())
     assert (first.checkpoints / "final").is_dir()
     again = life()
-    assert again.state.first_step == again.step == first.step
+    assert again.context.state.first_step == again.step == first.step
     again.save_checkpoint("again")
     assert CheckpointReader(again.checkpoints / "again").manifest.finished
 
@@ -148,7 +148,7 @@ def test_a_new_start_is_not_finished_because_an_old_one_was(
     ]  # the best
     assert life(kill=13, resume=False).step == 13
     last = life()
-    assert (last.state.first_step, last.step) == (10, 20)
+    assert (last.context.state.first_step, last.step) == (10, 20)
 
 
 def test_averaged_weights_are_not_saved_as_the_trained_ones() -> None:
@@ -171,7 +171,7 @@ def test_numbers_that_wait_for_the_next_log_are_saved(run_folder: Path, new_proc
 
     life(kill=5)
     trainer = life()
-    assert trainer.state.first_step == 4
+    assert trainer.context.state.first_step == 4
     assert [row["mine"] for row in curve(trainer.folder) if "mine" in row] == [7.0]
 
 
@@ -205,7 +205,7 @@ def test_a_state_that_cannot_be_saved_any_more_costs_a_warning(
     assert trainer.step == 10
     said = capsys.readouterr().out
     assert "step 5 could not be written: The state of Turns holds a object (at kept)" in said
-    assert "There is none yet; training goes on." in said
+    assert "There is none yet; training continues." in said
     assert [path.name for path in trainer.checkpoints.iterdir()] == ["owner.json"]
 
 
@@ -218,7 +218,7 @@ def test_the_last_hooks_saves_are_on_the_disk(event: str, monkeypatch: pytest.Mo
         return write(*args)
 
     monkeypatch.setattr(saver, "write_file", slow)
-    monkeypatch.setattr("allranks.train.saving.PATIENCE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr("allranks.train.loop.checkpoint_manager.PATIENCE_SECONDS", (0.0, 0.0))
     trainer = trained(
         When(event, lambda t, *_: t.save_checkpoint("last")), kill=3 * (event == "exception")
     )
@@ -239,20 +239,18 @@ def test_a_failing_training_waits_for_its_checkpoint_as_long_as_they_take(
         waited.append(timeout)
 
     monkeypatch.setattr(CheckpointSaver, "wait", wait)
-    trainer = trained(kill=2, checkpoint_every_steps=1)
-    assert trainer._saving is not None
-    assert trainer._saving.longest == 21.0
+    trained(kill=2, checkpoint_every_steps=1)
     assert waited[-1] == 42.0
 
 
 def test_how_long_a_save_takes() -> None:
-    pace = Pace()
+    duration = SaveDuration()
     weights = torch.zeros(1_000_000)
-    pace.guess(CheckpointState({"model.weight": weights}), 1)
-    assert pace.longest == pytest.approx(0.12)  # three times 4 MB, at 100 MB a second
-    pace.guess(
+    duration.estimate(CheckpointState({"model.weight": weights}), 1)
+    assert duration.longest == pytest.approx(0.12)  # three times 4 MB, at 100 MB a second
+    duration.estimate(
         CheckpointState({"model.weight": weights, "optimizer.0.exp_avg": weights.clone()}), 1
     )
-    assert pace.longest == pytest.approx(0.08)
-    pace.measure(0.01)
-    assert pace.longest == 0.01
+    assert duration.longest == pytest.approx(0.08)
+    duration.measure(0.01)
+    assert duration.longest == 0.01

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from trainer_rig import line, points, quiet  # noqa: E402
 from allranks import Trainer  # noqa: E402
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
-from allranks.train.gradient_step import optimize_step  # noqa: E402
+from allranks.train.step.custom_steps import optimize_step  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -49,8 +50,8 @@ def test_warmup_scales_the_first_steps_and_leaves_the_rate_alone() -> None:
             if "lr" in values:
                 rates.append(values["lr"])
 
-    config = quiet(epochs=2, warmup_steps=4, log_every=1, callbacks=[Spy()])
-    Trainer(model, optimizer, config).fit(DataLoader(points(), 8))
+    config = quiet(epochs=2, warmup_steps=4, log_every=1)
+    Trainer(model, optimizer, config, callbacks=[Spy()]).fit(DataLoader(points(), 8))
     assert rates[:5] == pytest.approx([0.1 * k / 5 for k in (2, 3, 4, 5, 5)])
     assert optimizer.param_groups[0]["lr"] == 0.1
 
@@ -105,7 +106,10 @@ def test_two_optimizers_and_own_steps() -> None:
             step.update(name)
         return losses
 
-    trainer = Trainer(model, optimizers, quiet(epochs=30), training_step=both)
+    class Manual(Trainer):
+        training_step = staticmethod(both)
+
+    trainer = Manual(model, optimizers, quiet(epochs=30))
     trainer.fit(DataLoader(points(), 8, shuffle=True))
     assert model["a"].weight.item() == pytest.approx(3, abs=0.1)
     assert model["b"].weight.item() == pytest.approx(-3, abs=0.1)
@@ -201,8 +205,12 @@ def test_own_steps_compute_in_the_precision_that_was_asked_for(own: str) -> None
         return optimize_step(model, optimizer, loss_fn, batch)
 
     model, optimizer = line()
-    step = manual if own == "training_step" else custom
-    Trainer(model, optimizer, quiet(precision="bf16"), **{own: step}).fit(DataLoader(points(), 8))
+
+    class Manual(Trainer):
+        training_step = staticmethod(manual)
+
+    kind = Manual if own == "training_step" else partial(Trainer, optimize_step=custom)
+    kind(model, optimizer, quiet(precision="bf16")).fit(DataLoader(points(), 8))
     assert set(seen) == {torch.bfloat16}
 
 

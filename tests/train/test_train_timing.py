@@ -21,9 +21,10 @@ from trainer_rig import line, points, quiet, train_lines  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
-from allranks.train.marks import MARKED, Marks  # noqa: E402
-from allranks.train.sampling import SECONDS, Sampling  # noqa: E402
-from allranks.train.step_file import StepFile  # noqa: E402
+from allranks.train.loop.checkpoint_manager import CheckpointManager  # noqa: E402
+from allranks.train.reporting.recorder import StepTimesFile  # noqa: E402
+from allranks.train.reporting.step_sampler import SECONDS, StepSampler  # noqa: E402
+from allranks.train.step.phase_timer import PHASES, PhaseTimer  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -39,12 +40,13 @@ def as_at_first() -> Any:
     torch.set_num_threads(threads)
 
 
-PARTS = [f"{name}_seconds" for name in ("data", *MARKED, "checkpoint", "other")]
+PARTS = [f"{name}_seconds" for name in ("data", *PHASES, "checkpoint", "other")]
 
 
-def trained(loader: Any = None, val: Any = None, **fields: Any) -> Any:
+def trained(loader: Any = None, val: Any = None, callbacks: Any = (), **fields: Any) -> Any:
     model, optimizer = line()
-    trainer = Trainer(model, optimizer, quiet(**{"log_every": 2, "epochs": 2, **fields}))
+    config = quiet(**{"log_every": 2, "epochs": 2, **fields})
+    trainer = Trainer(model, optimizer, config, callbacks=callbacks)
     trainer.fit(loader or DataLoader(points(), 8), val)
     return trainer
 
@@ -99,15 +101,13 @@ def test_a_validation_is_no_step_s_time() -> None:
 
 
 def test_a_checkpoint_that_holds_up_the_steps_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.train.saving import Saving
-
-    save = Saving.save
+    save = CheckpointManager.save
 
     def slow(self: Any, *args: Any, **values: Any) -> Any:
         time.sleep(0.02)
         return save(self, *args, **values)
 
-    monkeypatch.setattr(Saving, "save", slow)
+    monkeypatch.setattr(CheckpointManager, "save", slow)
     rows = train_lines(trained(checkpoint_every_steps=3, log_every=1))
     held = {row["step"]: row["checkpoint_seconds"] for row in rows}
     assert {step for step, seconds in held.items() if seconds >= 0.02} == {4, 7, 10}
@@ -121,11 +121,12 @@ class Own(Callback):
         return
 
 
-def gan_step(model: Any, batch: Any, step: Any) -> Any:
-    loss = functional.mse_loss(model(batch[0]), batch[1])
-    step.backward(loss)
-    step.update("0")
-    return loss
+class Manual(Trainer):
+    def training_step(self, model: Any, batch: Any, step: Any) -> Any:
+        loss = functional.mse_loss(model(batch[0]), batch[1])
+        step.backward(loss)
+        step.update("0")
+        return loss
 
 
 def own_optimize_step(model: Any, optimizer: Any, loss_fn: Any, batch: Any) -> Any:
@@ -140,13 +141,14 @@ def own_optimize_step(model: Any, optimizer: Any, loss_fn: Any, batch: Any) -> A
 def test_steps_that_somebody_else_drives_have_no_phases(way: str) -> None:
     model, optimizer = line()
     more: dict[str, Any] = {}
+    kind: type[Trainer] = Trainer
     if way == "lbfgs":
         optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
     elif way == "manual":
-        more["training_step"] = gan_step
+        kind = Manual
     else:
         more["optimize_step"] = own_optimize_step
-    trainer = Trainer(model, optimizer, quiet(log_every=2), **more)
+    trainer = kind(model, optimizer, quiet(log_every=2), **more)
     trainer.fit(DataLoader(points(), 8))
     for row in train_lines(trainer):
         there = {name for name in PARTS if name in row}
@@ -226,8 +228,10 @@ def test_marked_steps_give_the_same_bits(
 ) -> None:
     monkeypatch.setitem(SECONDS, "cpu", 0.0)
     marked: list[str] = []
-    end = Marks.end
-    monkeypatch.setattr(Marks, "end", lambda self, phase: (marked.append(phase), end(self, phase)))
+    end = PhaseTimer.end
+    monkeypatch.setattr(
+        PhaseTimer, "end", lambda self, phase: (marked.append(phase), end(self, phase))
+    )
     timed = mixed_training(**fields)
     assert marked.count("optimizer") >= timed.step - 2  # all but the first two
     new_process()
@@ -384,7 +388,7 @@ def test_a_disk_that_refuses_the_file_costs_the_file(
 
 def test_short_windows_are_put_together(tmp_path: Path) -> None:
     """The first line at once, then a mean over steps; null where no rank knew."""
-    file = StepFile(tmp_path, 2, print)
+    file = StepTimesFile(tmp_path, 2, print)
     file.add(2, 1, 2, [1.0, 0.1, -1.0, -1.0, 1.0, 0.1, -1.0, -1.0])
     file.add(4, 1, 2, [1.0, 0.1, 0.5, 0.0, 1.0, 0.1, 0.25, 0.25])
     file.add(5, 1, 1, [4.0, 0.123456, 0.5, 0.0, 4.0, 0.1, 0.25, 0.25])
@@ -399,18 +403,17 @@ def test_short_windows_are_put_together(tmp_path: Path) -> None:
 def test_which_steps_are_marked() -> None:
     """Ever more seldom until it is known how long a step takes, then about every so many seconds."""
     cpu = torch.device("cpu")
-    engine = SimpleNamespace(config=quiet(), session=SimpleNamespace(device=cpu))
-    fit: Any = SimpleNamespace(step=lambda data, share: True, engine=engine)
-    sampling, plain = Sampling(fit, Marks(cpu, shares=False), ordinary=False), fit.step
-    sampling.begin(0)
+    context: Any = SimpleNamespace(step=lambda data, share: True, config=quiet(), device=cpu)
+    sampler, plain = StepSampler(context, PhaseTimer(cpu, waits_for_ranks=False)), context.step
+    sampler.begin(0, standard=False)
     marked = []
     for step in range(1, 1000):
-        if fit.step is not plain:
+        if context.step is not plain:
             marked.append(step)
         if step == 50:
-            sampling.pace = 0.01
-        if step >= sampling.next:
-            sampling.look(step)
+            sampler.step_seconds = 0.01
+        if step >= sampler.next:
+            sampler.update(step)
     assert marked[:6] == [3, 6, 11, 20, 37, 70]
     gaps = [b - a for a, b in itertools.pairwise(marked[6:])]
     often = SECONDS["cpu"] / 0.01

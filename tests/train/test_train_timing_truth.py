@@ -17,11 +17,10 @@ from trainer_rig import points, quiet, samples_told, train_lines  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
-from allranks.train.marks import MARKED, MOST, Marks  # noqa: E402
-from allranks.train.meter import Meter  # noqa: E402
-from allranks.train.speeds import speeds  # noqa: E402
-from allranks.train.step_file import StepFile  # noqa: E402
-from allranks.train.timing import SHARED, Clock, fitted  # noqa: E402
+from allranks.train.reporting.recorder import StepTimesFile, throughput  # noqa: E402
+from allranks.train.reporting.step_clock import SHARED, StepClock, fit_phases  # noqa: E402
+from allranks.train.step.metric_accumulator import MetricAccumulator  # noqa: E402
+from allranks.train.step.phase_timer import MAX_STEPS, PHASES, PhaseTimer  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -40,11 +39,16 @@ class Sleepy(nn.Module):
 
 
 def trained(
-    model: nn.Module | None = None, loader: Any = None, val: Any = None, **fields: Any
+    model: nn.Module | None = None,
+    loader: Any = None,
+    val: Any = None,
+    callbacks: Any = (),
+    **fields: Any,
 ) -> Any:
     model = nn.Linear(1, 1) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = Trainer(model, optimizer, quiet(**{"checkpoint": False, **fields}))
+    config = quiet(**{"checkpoint": False, **fields})
+    trainer = Trainer(model, optimizer, config, callbacks=callbacks)
     trainer.fit(loader or DataLoader(points(), 8), val)
     return trainer
 
@@ -86,13 +90,13 @@ def test_marked_steps_are_fitted_to_the_mean_step() -> None:
     half = {name: seconds / 2 for name, seconds in phases.items()}
     twice = {name: 2 * seconds for name, seconds in phases.items()}
     # A CPU does one thing at a time: 10 s, less data and other, is what the steps got.
-    assert fitted(phases, 5.0, 1.0, 10.0, hides=False) == (5.0, half)
-    assert fitted(phases, 3.0, 1.0, 20.0, hides=False) == (3.0, twice)
+    assert fit_phases(phases, 5.0, 1.0, 10.0, overlaps=False) == (5.0, half)
+    assert fit_phases(phases, 3.0, 1.0, 20.0, overlaps=False) == (3.0, twice)
     # Behind a GPU's work a wait may cost nothing; the marks are believed if that explains the time.
-    assert fitted(phases, 5.0, 0.0, 10.0, hides=True) == (2.0, phases)
-    assert fitted(phases, 5.0, 9.0, 4.0, hides=True) == (0.0, half)
-    assert fitted(phases, 3.0, 1.0, 20.0, hides=True) == (3.0, twice)
-    assert fitted(None, 5.0, 1.0, 4.0, hides=True) == (4.0, None)
+    assert fit_phases(phases, 5.0, 0.0, 10.0, overlaps=True) == (2.0, phases)
+    assert fit_phases(phases, 5.0, 9.0, 4.0, overlaps=True) == (0.0, half)
+    assert fit_phases(phases, 3.0, 1.0, 20.0, overlaps=True) == (3.0, twice)
+    assert fit_phases(None, 5.0, 1.0, 4.0, overlaps=True) == (4.0, None)
 
 
 # -- how many samples
@@ -110,7 +114,7 @@ def test_speeds_and_times_make_all_samples(kind: str, fields: dict[str, Any]) ->
 
 
 def test_samples_of_an_attempt_before_are_not_counted_again() -> None:
-    before, after = (Meter(torch.device("cpu"), 1) for _ in range(2))
+    before, after = (MetricAccumulator(torch.device("cpu"), 1) for _ in range(2))
     before.add(1.0, {}, 8)
     after.load_state(before.state())
     after.add(3.0, {}, 8)
@@ -126,7 +130,7 @@ def test_what_one_rank_does_not_know_is_not_told() -> None:
 
     def told(**other: float) -> dict[str, float]:
         one, two = known, {**known, **other}
-        return speeds([one[name] + two[name] for name in SHARED], 2)
+        return throughput([one[name] + two[name] for name in SHARED], 2)
 
     both = told()
     assert both["samples_per_second"] == 16
@@ -136,7 +140,7 @@ def test_what_one_rank_does_not_know_is_not_told() -> None:
     assert set(both) - set(told(peak=math.nan)) == {"mfu"}
     assert told(step=math.nan) == {}
     assert told(samples=0.0)["samples_per_second"] == 8  # a rank may have no part in a short batch
-    unmarked = told(**dict.fromkeys(MARKED, math.nan))
+    unmarked = told(**dict.fromkeys(PHASES, math.nan))
     assert "forward_seconds" not in unmarked
     assert unmarked["other_seconds"] == pytest.approx(0.8)
 
@@ -182,16 +186,16 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 @pytest.fixture
-def clock(device: Device) -> Clock:
+def clock(device: Device) -> StepClock:
     cuda = torch.device("cuda")
-    clock = Clock(cuda, Marks(cuda, shares=False))
+    clock = StepClock(cuda, PhaseTimer(cuda, waits_for_ranks=False))
     clock.begin(0)
     return clock
 
 
-def test_a_window_tells_of_what_the_device_has_done(device: Device, clock: Clock) -> None:
+def test_a_window_tells_of_what_the_device_has_done(device: Device, clock: StepClock) -> None:
     for step in (2, 6):
-        with clock.stopped(step):
+        with clock.paused(step):
             pass
     assert clock.window(10).steps == 0  # the host was quick, the device has not begun
     assert device.done == 0  # and is not waited for
@@ -206,7 +210,7 @@ def test_a_window_tells_of_what_the_device_has_done(device: Device, clock: Clock
     assert clock.window(30).steps == 0  # no step since
 
 
-def test_a_validation_between_is_no_step_s_time(device: Device, clock: Clock) -> None:
+def test_a_validation_between_is_no_step_s_time(device: Device, clock: StepClock) -> None:
     with clock.away():
         time.sleep(0.02)
     told = clock.window(1, wait=True)
@@ -214,22 +218,24 @@ def test_a_validation_between_is_no_step_s_time(device: Device, clock: Clock) ->
     assert 0.5 < told.step <= 1 - 0.02  # of a second from one event to the next
 
 
-def test_validations_and_saves_begin_when_the_device_is_done(device: Device, clock: Clock) -> None:
+def test_validations_and_saves_begin_when_the_device_is_done(
+    device: Device, clock: StepClock
+) -> None:
     """What it had still to do is the steps' time."""
     for pause in (clock.saving, clock.away):
-        with clock.stopped(1):
+        with clock.paused(1):
             assert device.done < len(device.events)
             with pause():
                 assert device.done == len(device.events)
 
 
 def test_marks_that_nobody_reads_have_an_end() -> None:
-    marks = Marks(torch.device("cpu"), shares=False)
-    for _ in range(2 * MOST):
+    marks = PhaseTimer(torch.device("cpu"), waits_for_ranks=False)
+    for _ in range(2 * MAX_STEPS):
         marks.begin()
         marks.end("forward")
-        marks.close()
-    assert len(marks.read()) == MOST
+        marks.end_step()
+    assert len(marks.read()) == MAX_STEPS
 
 
 # -- what can be seen meanwhile
@@ -255,9 +261,9 @@ def test_all_is_written_before_a_validation() -> None:
 def test_steps_of_ranks_can_be_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allranks.train.step_file.LEAST_SECONDS", 0.0)
-    monkeypatch.setattr("allranks.train.step_file.BYTES_PER_SECOND", math.inf)
-    file = StepFile(tmp_path, 1, print)
+    monkeypatch.setattr("allranks.train.reporting.recorder.MIN_SECONDS", 0.0)
+    monkeypatch.setattr("allranks.train.reporting.recorder.BYTES_PER_SECOND", math.inf)
+    file = StepTimesFile(tmp_path, 1, print)
     for step in (1, 2):
         file.add(step, 1, 1, [1.0, 0.1, 0.5, 0.0])
     file.flush()

@@ -158,7 +158,7 @@ def test_early_stopping_says_why(capsys: pytest.CaptureFixture[str]) -> None:
 def test_stop_from_a_callback_ends_after_that_step() -> None:
     model, optimizer = line()
     stop = When("step_end", lambda trainer: trainer.stop("enough"), condition=lambda t: t.step == 7)
-    trainer = Trainer(model, optimizer, quiet(epochs=9, callbacks=[stop]))
+    trainer = Trainer(model, optimizer, quiet(epochs=9), callbacks=[stop])
     trainer.fit(DataLoader(points(), 8))
     assert trainer.step == 7
     assert trainer.stop_reason == "enough"

@@ -55,7 +55,7 @@ def curve(name: str, ranks: int, **options: object) -> dict[str, object]:
     loader = DataLoader(data(), GLOBAL_BATCH // config.accumulate, shuffle=True)
     trainer = Curve(net, optimizer, config, loss_fn="mse")
     trainer.fit(loader, DataLoader(data(), 9))
-    state = trainer.engine().strategy.model_state()
+    state = trainer.model_state()
     test = trainer.test(DataLoader(data(), 7))
     outputs = trainer.predict(DataLoader(data(), 7))
     return {

@@ -8,13 +8,13 @@ from allranks.core.lazy import names_from
 
 if TYPE_CHECKING:
     from allranks.train.config import TrainConfig as TrainConfig
-    from allranks.train.own_loop import Prepared as Prepared
-    from allranks.train.own_loop import prepare as prepare
+    from allranks.train.custom_loop import Prepared as Prepared
+    from allranks.train.custom_loop import prepare as prepare
     from allranks.train.trainer import Trainer as Trainer
 
 _HOMES = {
-    "Prepared": "own_loop",
-    "prepare": "own_loop",
+    "Prepared": "custom_loop",
+    "prepare": "custom_loop",
     "TrainConfig": "config",
     "Trainer": "trainer",
 }

@@ -11,21 +11,20 @@ torch = pytest.importorskip("torch")
 
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train import TrainConfig, Trainer  # noqa: E402
-from allranks.train.study import VARIABLE  # noqa: E402
+from allranks.train.study_mode import VARIABLE  # noqa: E402
 
 
 def _trainer(**fields: Any) -> Trainer:
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=3)
-    return Trainer(model, optimizer, TrainConfig(**fields), scheduler=scheduler, max_batches=7)
+    return Trainer(model, optimizer, TrainConfig(**fields), scheduler=scheduler)
 
 
 def test_outside_of_a_study_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    trainer = _trainer(epochs=3)
-    assert trainer.config == TrainConfig(epochs=3)
-    assert trainer.max_batches == 7
+    trainer = _trainer(epochs=3, max_val_batches=7)
+    assert trainer.config == TrainConfig(epochs=3, max_val_batches=7)
     assert trainer.scheduler is not None
 
 
@@ -38,7 +37,7 @@ def test_a_study_is_short_and_writes_metrics_alone(monkeypatch: pytest.MonkeyPat
     assert (config.val_every_steps, config.patience) == (None, None)
     assert (config.batch_size_is, config.lr_scaling) == ("global", "linear")
     assert config.log_every == 5
-    assert trainer.max_batches == 1
+    assert config.max_val_batches == 1
     assert trainer.scheduler is None
 
 

@@ -36,6 +36,6 @@ class Ready(Callback):
 
 
 model = torch.nn.Linear(2, 1)
-config = TrainConfig(epochs=200, nprocs=nprocs, summary=False, seed=0, callbacks=[Ready()])
-trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.01), config)
+config = TrainConfig(epochs=200, nprocs=nprocs, summary=False, seed=0)
+trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.01), config, callbacks=[Ready()])
 trainer.fit(DataLoader(Slow(), batch_size=4, num_workers=2, persistent_workers=True))

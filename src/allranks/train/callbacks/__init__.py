@@ -1,4 +1,4 @@
-"""Code that the training calls at named moments. One callback per file; ``base`` has the events."""
+"""Code that the training calls at named events: ``base`` has the events, the other files the callbacks."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ from typing import TYPE_CHECKING
 from allranks.core.lazy import names_from
 
 if TYPE_CHECKING:
+    from allranks.train.callbacks.artifacts import LogModel as LogModel
+    from allranks.train.callbacks.artifacts import WritePlots as WritePlots
     from allranks.train.callbacks.base import EVENTS as EVENTS
     from allranks.train.callbacks.base import Callback as Callback
     from allranks.train.callbacks.base import Callbacks as Callbacks
+    from allranks.train.callbacks.base import TrainerView as TrainerView
     from allranks.train.callbacks.base import When as When
-    from allranks.train.callbacks.best import BestTracker as BestTracker
-    from allranks.train.callbacks.early_stopping import EarlyStopping as EarlyStopping
-    from allranks.train.callbacks.gradients import GradientMonitor as GradientMonitor
-    from allranks.train.callbacks.model_log import LogModel as LogModel
-    from allranks.train.callbacks.plateau import ReduceOnPlateau as ReduceOnPlateau
-    from allranks.train.callbacks.plots import WritePlots as WritePlots
+    from allranks.train.callbacks.gradient_monitor import GradientMonitor as GradientMonitor
+    from allranks.train.callbacks.lr_schedules import Cosine as Cosine
+    from allranks.train.callbacks.lr_schedules import Cyclic as Cyclic
+    from allranks.train.callbacks.lr_schedules import LRSchedule as LRSchedule
+    from allranks.train.callbacks.lr_schedules import StepDecay as StepDecay
+    from allranks.train.callbacks.metric_tracking import BestTracker as BestTracker
+    from allranks.train.callbacks.metric_tracking import EarlyStopping as EarlyStopping
+    from allranks.train.callbacks.metric_tracking import ReduceOnPlateau as ReduceOnPlateau
+    from allranks.train.callbacks.metric_tracking import SaveBest as SaveBest
+    from allranks.train.callbacks.metric_tracking import SaveEvery as SaveEvery
     from allranks.train.callbacks.resample import R3Dataset as R3Dataset
     from allranks.train.callbacks.resample import Resample as Resample
-    from allranks.train.callbacks.saving import SaveBest as SaveBest
-    from allranks.train.callbacks.saving import SaveEvery as SaveEvery
-    from allranks.train.callbacks.schedules import Cosine as Cosine
-    from allranks.train.callbacks.schedules import Cyclic as Cyclic
-    from allranks.train.callbacks.schedules import Schedule as Schedule
-    from allranks.train.callbacks.schedules import StepDecay as StepDecay
-    from allranks.train.callbacks.view import TrainerView as TrainerView
 
 _HOMES = {
-    "BestTracker": "best",
+    "BestTracker": "metric_tracking",
     "Callback": "base",
     "Callbacks": "base",
-    "Cosine": "schedules",
-    "Cyclic": "schedules",
+    "Cosine": "lr_schedules",
+    "Cyclic": "lr_schedules",
     "EVENTS": "base",
-    "EarlyStopping": "early_stopping",
-    "GradientMonitor": "gradients",
-    "LogModel": "model_log",
+    "EarlyStopping": "metric_tracking",
+    "GradientMonitor": "gradient_monitor",
+    "LRSchedule": "lr_schedules",
+    "LogModel": "artifacts",
     "R3Dataset": "resample",
-    "ReduceOnPlateau": "plateau",
+    "ReduceOnPlateau": "metric_tracking",
     "Resample": "resample",
-    "SaveBest": "saving",
-    "SaveEvery": "saving",
-    "Schedule": "schedules",
-    "StepDecay": "schedules",
-    "TrainerView": "view",
+    "SaveBest": "metric_tracking",
+    "SaveEvery": "metric_tracking",
+    "StepDecay": "lr_schedules",
+    "TrainerView": "base",
     "When": "base",
-    "WritePlots": "plots",
+    "WritePlots": "artifacts",
 }
 
 __all__ = [*_HOMES]

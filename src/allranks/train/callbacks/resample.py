@@ -1,7 +1,7 @@
-"""Training points that move to where the model is bad, as in physics-informed training.
+"""Adaptive sampling of training points, as in physics-informed training.
 
-``R3Dataset`` retains the points whose fitness is above average and draws the others anew (retain,
-resample, release: Daw et al. 2023). ``Resample`` updates it, or any dataset with ``update(fitness)``.
+``R3Dataset`` retains the points whose fitness is above average and resamples the others (retain, resample,
+release: Daw et al. 2023). ``Resample`` updates it, or any dataset with ``update(fitness)``.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from allranks.errors import UsageError
-from allranks.train.callbacks.base import Callback
-from allranks.train.callbacks.plots import evaluating
-from allranks.train.callbacks.view import TrainerView
+from allranks.train.callbacks.artifacts import evaluating
+from allranks.train.callbacks.base import Callback, TrainerView
 
 
 class Resample(Callback):
-    """Calls ``dataset.update(fitness_function(model, dataset))`` after every so many epochs.
+    """Calls ``dataset.update(fitness_function(model, dataset))`` every N epochs.
 
-    All ranks take rank 0's fitness: their sums may differ in the last digit, and their points must
-    not. Workers of a DataLoader that outlive an epoch (``persistent_workers=True``) keep the old
-    points: leave that off.
+    All ranks use rank 0's fitness: their own may differ in the last digit, and their points must not.
+    Workers of a DataLoader with ``persistent_workers=True`` would keep the old points: do not use it.
     """
 
     def __init__(
@@ -86,18 +84,20 @@ class R3Dataset:
             self.points[released] = self._draw(count)
 
     def state_dict(self) -> dict[str, Any]:
-        """The points and how often they were updated."""
+        """Return the points and the number of updates."""
         return {"points": self.points, "updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the points of a resumed run."""
+        """Restore the points of a resumed run."""
         self.points, self.updates = state["points"], int(state["updates"])
 
     def _draw(self, count: int) -> Any:
         import torch
 
         before = torch.get_rng_state()
-        torch.default_generator.manual_seed(self.seed + self.updates)  # leaves the GPUs' alone
+        torch.default_generator.manual_seed(
+            self.seed + self.updates
+        )  # the generators of GPUs are not touched
         try:
             drawn = self.sample(count)
         finally:

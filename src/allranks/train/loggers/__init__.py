@@ -1,4 +1,4 @@
-"""Where metrics go: a JSONL file always, and CSV, TensorBoard, MLflow or W&B when asked for."""
+"""Where metrics go: always a JSONL file; CSV, TensorBoard, MLflow and W&B on request."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from allranks.train.loggers.base import Logger as Logger
     from allranks.train.loggers.base import Loggers as Loggers
     from allranks.train.loggers.base import RunInfo as RunInfo
-    from allranks.train.loggers.csv import CsvLogger as CsvLogger
-    from allranks.train.loggers.jsonl import JsonlLogger as JsonlLogger
-    from allranks.train.loggers.make import make_loggers as make_loggers
-    from allranks.train.loggers.mlflow import MLflowLogger as MLflowLogger
-    from allranks.train.loggers.tensorboard import TensorBoardLogger as TensorBoardLogger
-    from allranks.train.loggers.wandb import WandbLogger as WandbLogger
+    from allranks.train.loggers.logger_registry import make_loggers as make_loggers
+    from allranks.train.loggers.metric_files import CsvLogger as CsvLogger
+    from allranks.train.loggers.metric_files import JsonlLogger as JsonlLogger
+    from allranks.train.loggers.trackers import MLflowLogger as MLflowLogger
+    from allranks.train.loggers.trackers import TensorBoardLogger as TensorBoardLogger
+    from allranks.train.loggers.trackers import WandbLogger as WandbLogger
 
 _HOMES = {
-    "CsvLogger": "csv",
-    "JsonlLogger": "jsonl",
+    "CsvLogger": "metric_files",
+    "JsonlLogger": "metric_files",
     "Logger": "base",
     "Loggers": "base",
-    "MLflowLogger": "mlflow",
+    "MLflowLogger": "trackers",
     "RunInfo": "base",
-    "TensorBoardLogger": "tensorboard",
-    "WandbLogger": "wandb",
-    "make_loggers": "make",
+    "TensorBoardLogger": "trackers",
+    "WandbLogger": "trackers",
+    "make_loggers": "logger_registry",
 }
 
 __all__ = [*_HOMES]

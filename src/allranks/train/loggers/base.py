@@ -1,7 +1,7 @@
-"""Where metrics go. One logger per file; they live on rank 0 only.
+"""The interface of loggers, which write metrics on rank 0 only.
 
-``Loggers`` hands everything to all of them and keeps the training alive when one fails: a full disk or
-a server that is gone must not end a run of twelve hours.
+``Loggers`` calls all of them and keeps the training alive when one fails: a full disk or a lost server
+must not end a run of twelve hours.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from allranks.core.background_thread import background_thread
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a logger is told of the run at its start."""
+    """What a logger gets at its start."""
 
     folder: Path
     """The run folder; it exists."""
     name: str
     """The run's name, the same for all runs of one script unless the user gave another."""
     hyperparams: Mapping[str, Any]
-    """The user's, to be written down with the run."""
+    """The user's hyperparameters."""
     resumed: bool
-    """Whether this continues a run: a logger then adds to what is there."""
+    """Whether this continues a run: a logger then appends."""
     world_size: int
     """How many ranks train."""
     step: int = 0
-    """Where it begins: not 0 when it continues in the middle."""
+    """The first step: not 0 after a resumption."""
     logged: Mapping[str, int] | None = None
-    """By logger, what of its file is before ``step``: the rest is of an attempt that was lost."""
+    """By logger, how many lines of its file precede ``step``: the rest is of a lost attempt."""
     undone: Path | None = None
-    """The folder for what was lost; None is the run folder."""
+    """The folder for the lines of the lost attempt; None: the run folder."""
     fit: int = 1
-    """Which training of the script it is: each counts its steps from the start."""
+    """The number of this fit in the script: each counts its steps from the start."""
 
 
 class Logger(ABC):
-    """One place for metrics. Only ``log`` must be written; the others do nothing unless overridden."""
+    """Writes metrics somewhere. Only ``log`` must be implemented."""
 
     name: ClassVar[str]
-    """What ``TrainConfig.loggers`` calls it."""
+    """Its name in ``TrainConfig.loggers``."""
     keeps_trying: ClassVar[bool] = False
     """Whether it is called again after it failed."""
 
@@ -57,30 +57,30 @@ class Logger(ABC):
         """Write values; ``kind`` is "train", "val", "test" or "epoch"."""
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:  # noqa: B027
-        """Keep a figure, where the place can."""
+        """Store a figure, if possible."""
 
     def model(self, model: Any) -> None:  # noqa: B027
-        """Keep the trained model: a module, or its state dict where no rank has the module whole."""
+        """Store the trained model: a module, or its state dict when it is sharded."""
 
     def flush(self) -> None:  # noqa: B027
-        """Write what waits: a checkpoint or a validation is about to begin."""
+        """Write what is buffered: a checkpoint or a validation follows."""
 
     def position(self) -> int | None:
-        """Lines written so far, for loggers whose file is cut after a resumption."""
+        """Return the lines written so far, for loggers whose file is truncated by a resumption."""
         return None
 
     def close(self, status: str) -> None:  # noqa: B027
         """Write what is left; ``status`` is "finished", "stopped", "failed" or "interrupted" (another
-        attempt goes on).
+        attempt follows).
         """
 
 
-class Guarded(Logger):
-    """A logger whose failures are reported once and then cost the logger, not the training."""
+class GuardedLogger(Logger):
+    """A logger whose failure is reported once and does not end the training."""
 
     def __init__(self, inner: Logger, warn: Callable[[str], Any]) -> None:
         self.inner, self._warn = inner, warn
-        self.failed = self._told = self._closing = False
+        self.failed = self._reported = self._closing = False
 
     def start(self, run: RunInfo) -> None:
         self._try(self.inner.start, run)
@@ -118,33 +118,33 @@ class Guarded(Logger):
             self._report(error)
 
     def _report(self, error: Exception) -> None:
-        """The training is worth more than its log: say so once and go on."""
+        """Report the failure once, and close a logger that does not retry."""
         self.failed = not self.inner.keeps_trying
         if self.failed and not self._closing:
-            # Not here: whoever waits for a server that is gone holds up the training.
-            background_thread(self._let_go, "allranks logger").start()
-        if self._told:
+            # In a thread: waiting for a lost server would hold up the training.
+            background_thread(self._release, "allranks logger").start()
+        if self._reported:
             return
-        self._told = True
+        self._reported = True
         name = getattr(self.inner, "name", type(self.inner).__name__)
-        then = "It is left out from here on." if self.failed else "It keeps trying."
+        then = "It is not used any more." if self.failed else "It keeps trying."
         self._warn(f"The {name} logger failed: {type(error).__name__}: {error}. {then}")
 
-    def _let_go(self) -> None:
-        """A logger that is left out holds no file and no thread."""
-        with suppress(Exception):  # that it failed was told
+    def _release(self) -> None:
+        """Release the files and threads of a logger that is not used any more."""
+        with suppress(Exception):  # its failure was reported
             self.inner.close("failed")
 
 
 class Loggers:
-    """All loggers of the run as one; iterating gives each, guarded."""
+    """All loggers of the run as one; iterating gives each, as a `GuardedLogger`."""
 
     def __init__(
         self, loggers: Iterable[Logger] = (), warn: Callable[[str], Any] | None = None
     ) -> None:
-        self._all = [Guarded(each, warn or _warn) for each in loggers]
+        self._all = [GuardedLogger(each, warn or _warn) for each in loggers]
 
-    def __iter__(self) -> Iterator[Guarded]:
+    def __iter__(self) -> Iterator[GuardedLogger]:
         return iter(self._all)
 
     def __len__(self) -> int:
@@ -161,22 +161,22 @@ class Loggers:
             each.log(values, step=step, epoch=epoch, kind=kind)
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
-        """Keep a figure everywhere."""
+        """Store a figure everywhere."""
         for each in self._all:
             each.figure(name, figure, step=step)
 
     def model(self, model: Any) -> None:
-        """Keep the model everywhere."""
+        """Store the model everywhere."""
         for each in self._all:
             each.model(model)
 
     def flush(self) -> None:
-        """Write what waits everywhere."""
+        """Write what is buffered everywhere."""
         for each in self._all:
             each.flush()
 
     def positions(self) -> dict[str, int]:
-        """By logger, how many lines it has written; what waits is written first."""
+        """Return how many lines each logger has written; what is buffered is written first."""
         self.flush()
         found = {each.inner.name: each.position() for each in self._all}
         return {name: count for name, count in found.items() if count is not None}

@@ -1,0 +1,1 @@
+"""One ``fit``: the training loop, its checkpoints, validation and preemption."""

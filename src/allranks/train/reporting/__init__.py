@@ -1,0 +1,1 @@
+"""What a training reports: metrics and step times, banner, progress bar, model summary, loss curve."""

@@ -1,0 +1,1 @@
+"""From a batch to an optimizer step: objective, step functions, metrics, compilation."""

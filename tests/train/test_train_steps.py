@@ -15,8 +15,8 @@ from trainer_rig import line, points, quiet  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.errors import UsageError  # noqa: E402
+from allranks.optimize_step import optimize_step  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
-from allranks.train.step.custom_steps import optimize_step  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 

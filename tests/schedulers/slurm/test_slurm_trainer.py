@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import allranks
 from allranks import TrainConfig, Trainer
-from allranks.train.step.custom_steps import optimize_step
+from allranks.optimize_step import optimize_step
 
 torch.set_num_threads(1)
 torch.manual_seed(0)

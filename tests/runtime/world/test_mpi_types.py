@@ -46,7 +46,7 @@ def test_half_precision_is_added_in_float32() -> None:
 def test_a_sum_of_truths_is_a_truth() -> None:
     assert tuple(reduction("SUM", torch.bool)) == ("BOR", torch.uint8, False)
     assert reduction("MIN", torch.bool).op == "BAND"
-    with pytest.raises(TypeError, match="no bool"):
+    with pytest.raises(TypeError, match="not a bool"):
         reduction("AVG", torch.bool)
 
 

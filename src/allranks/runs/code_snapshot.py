@@ -46,7 +46,7 @@ class CodeSnapshot:
     files: int = 0
     size: int = 0
     notes: list[str] = field(default_factory=list)
-    """What was left out, in words for the user."""
+    """What was left out, as sentences for the user."""
 
 
 def take_snapshot(

@@ -51,8 +51,8 @@ def error_line(traceback: str) -> str:
     starts = [at for at, line in enumerate(lines) if _HEADER.match(line)]
     if not starts:
         return _last_words(lines)[:_LONGEST]
-    told = (_below(lines, start) for start in reversed(main_tracebacks(lines, starts)))
-    return next(filter(None, told), "")[:_LONGEST]
+    errors = (_below(lines, start) for start in reversed(main_tracebacks(lines, starts)))
+    return next(filter(None, errors), "")[:_LONGEST]
 
 
 def main_tracebacks(lines: Sequence[str], starts: Sequence[int]) -> list[int]:
@@ -116,7 +116,7 @@ def _first_word(lines: list[str]) -> str:
 
 
 def _last_words(lines: list[str]) -> str:
-    told = [line for line in lines if line.strip()]
-    crash = next((found[1] for line in told if (found := _CRASH.match(line))), "")
-    spoken = [line for line in told if not _FRAME.match(line)] or told[-1:]
-    return crash or (spoken[-1].strip() if spoken else "")
+    found_lines = [line for line in lines if line.strip()]
+    crash = next((found[1] for line in found_lines if (found := _CRASH.match(line))), "")
+    printed = [line for line in found_lines if not _FRAME.match(line)] or found_lines[-1:]
+    return crash or (printed[-1].strip() if printed else "")

@@ -1,4 +1,4 @@
-"""A JSONL file that grows, followed cheaply: where each line lies is kept, what it says is read on demand.
+"""Follow a growing JSONL file cheaply: the positions of lines are kept, their content is read on demand.
 
 A file of per-rank timings has tens of megabytes after a day on many ranks, of which a view shows a few
 hundred lines. So a refresh looks only at the bytes that were added and notes where lines begin and end.
@@ -18,15 +18,15 @@ from allranks.runs.atomic_files import open_file
 
 CHUNK_BYTES = 4 << 20
 LONGEST_LINE = 64 << 20
-"""A line that is longer is passed over: it is none of ours, and would be held in memory."""
+"""A longer line is skipped: it is not one of ours, and would be held in memory."""
 _MARK = 64
-"""So many bytes before the place read up to are compared, to notice a file that was written anew."""
+"""Bytes before the read position that are compared, to detect a file that was replaced."""
 
 Row = dict[str, Any]
 
 
 class JsonlTail(Sequence[Row]):
-    """The lines of one file as a sequence of objects, each parsed when it is asked for.
+    """The lines of one file as a sequence of objects, each parsed when it is used.
 
     A last line without its end waits for the next refresh; what is no object is left out; a line that
     cannot be parsed is an empty object. A file that was replaced or cut is read from its beginning.
@@ -35,7 +35,7 @@ class JsonlTail(Sequence[Row]):
     def __init__(self, path: Path, aside: re.Pattern[bytes] | None = None) -> None:
         self.path = path
         self.generation = 0
-        """Goes up whenever the file has been read from its beginning again."""
+        """Increases whenever the file is read from its beginning again."""
         self.aside: list[Row] = []
         """Lines that the pattern was found in: parsed at once, and no part of the sequence."""
         self._pattern = aside
@@ -176,7 +176,7 @@ class JsonlTail(Sequence[Row]):
 
 
 def last_rows(path: Path, most: int = 32 << 10) -> list[Row]:
-    """The objects in the last so many bytes of a file, for one look at it; none when it cannot be read."""
+    """Return the objects in the last ``most`` bytes of a file; none when it cannot be read."""
     try:
         with open(open_file(path), "rb", buffering=0) as file:
             begin = max(os.fstat(file.fileno()).st_size - most, 0)

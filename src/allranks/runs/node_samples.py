@@ -30,7 +30,7 @@ class NodeSource:
         self.gpus: dict[int, dict[str, Any]] = {}
         """What is known of each GPU, by a number that it has alone on this node."""
         self.numbering = 0
-        """Goes up whenever those numbers were given anew."""
+        """Increases whenever the GPUs are numbered again."""
         self._numbers: dict[tuple[int, int], int] = {}
         self._known: tuple[tuple[int, int], ...] = ()
 

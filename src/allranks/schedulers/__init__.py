@@ -68,14 +68,14 @@ def run_statuses(runs: Iterable[Run], timeout: float = 30) -> list[RunStatus]:
 
 
 def jobs_to_query(run: Run) -> list[str]:
-    """Return the jobs that the state of a run depends on; none where its folder tells it."""
+    """Return the jobs that the state of a run depends on; none where its folder is enough."""
     from allranks.schedulers.run_state import RunFolder
 
     return scheduler_of(run).jobs_to_query(RunFolder(run))
 
 
 def folder_status(run: Run, enclosing: JobStatus | None = None) -> RunStatus:
-    """Return the state that the run folder tells, without a call to Slurm.
+    """return the state that the run folder has, without a call to Slurm.
 
     ``enclosing``: what Slurm reported of the job that the run is inside of.
     """

@@ -134,5 +134,5 @@ class Scheduler(ABC):
         """Return the state of a run; ``known`` is what Slurm reported, ``error`` why it did not."""
 
     def folder_status(self, folder: RunFolder, enclosing: JobStatus | None = None) -> RunStatus:
-        """Return the state that the run folder tells, without a call to Slurm."""
+        """return the state that the run folder has, without a call to Slurm."""
         return folder.status()

@@ -1,4 +1,4 @@
-"""The state of a run: what its folder tells, and what Slurm reports of its jobs."""
+"""The state of a run, from its folder and from what Slurm reports of its jobs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def query_jobs(ids: Sequence[str], timeout: float) -> tuple[dict[str, JobStatus]
 
 
 class RunFolder:
-    """What a run's folder tells; each file is read once, and only where it matters."""
+    """The facts in a run's folder; each file is read once, and only when it is needed."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

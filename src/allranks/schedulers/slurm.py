@@ -81,7 +81,7 @@ class SlurmScheduler(Scheduler):
         return [] if not folder.jobs or folder.has_exited else folder.jobs
 
     def status(self, folder: RunFolder, known: Mapping[str, JobStatus], error: str) -> RunStatus:
-        """Return what Slurm reports; where it does not, what the folder tells."""
+        """Return what Slurm reports; without a report, what the folder has."""
         run, by_folder = folder.run, folder.status()
         reports = [known[job] for job in folder.jobs if job in known]
         job = _as_one_job(folder, reports)

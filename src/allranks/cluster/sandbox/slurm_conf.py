@@ -80,7 +80,7 @@ def _daemons(record: SandboxRecord, layout: Layout, user: str) -> dict[str, str]
         "SlurmUser": user,
         "SlurmdUser": user,
         "AuthType": "auth/munge",
-        # A requeued job waits until its old credential has expired: 120 s unless told.
+        # A requeued job waits until its old credential has expired: 120 s by default.
         "AuthInfo": f"socket={layout.munge_socket},cred_expire=5",
         "CredType": "cred/munge",
         "StateSaveLocation": f"{root}/state",

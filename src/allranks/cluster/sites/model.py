@@ -133,7 +133,7 @@ class Site:
     source: str = field(default="", compare=False)
     """The file that this was read from, or the cluster it was detected on."""
     found: str = field(default="", compare=False)
-    """Why this site was taken, when nobody named it."""
+    """Why this site was chosen, when the user named none."""
 
     def partition(self, name: str) -> Partition | None:
         """Return the partition of that name."""

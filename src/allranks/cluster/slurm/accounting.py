@@ -39,7 +39,7 @@ NEWER = ("TRESUsageInTot", "SubmitLine", "WorkDir")
 """Fields that came with 18.08 to 21.08. A command may hold line breaks, so it must not be the last."""
 _MARK = "\x1f"  # between fields: names and command lines may hold every printable letter
 NEXT_TO_NOTHING, LONG = 0.01, 60.0
-"""CPUs in the mean, over so many seconds: what computes has more, so the site does not count them."""
+"""Mean CPUs over this many seconds: a job that computes has more, so the site does not count them."""
 _OFF = ("accounting storage is disabled", "Accounting storage is disabled", "SlurmDBD")
 
 

@@ -99,12 +99,12 @@ def _meaning(program: str, stderr: str) -> str:
     if any(sign in stderr for sign in _NO_CONTROLLER):
         return (
             f"Slurm's controller (slurmctld) does not answer '{program}'. "
-            f"Ask it with: scontrol ping\nSlurm says: {own}"
+            f"Ask it with: scontrol ping\nSlurm: {own}"
         )
     if any(sign in stderr for sign in _NO_CONFIGURATION):
         return (
             f"'{program}' finds no slurm.conf. Is this a login node? Set SLURM_CONF to the file.\n"
-            f"Slurm says: {own}"
+            f"Slurm: {own}"
         )
     return f"{program}: {own}"
 

@@ -99,12 +99,12 @@ def parse_sacct(text: str) -> Iterator[JobStatus]:
 
     22.05 has no Restarts field, but with -D each run of a requeued job is a line.
     """
-    lives: dict[str, list[list[str]]] = {}
+    runs_of_job: dict[str, list[list[str]]] = {}
     for line in text.splitlines():
         words = line.split("|", len(SACCT_FIELDS) - 1)
         if len(words) == len(SACCT_FIELDS):
-            lives.setdefault(words[0], []).append(words)
-    for rows in lives.values():
+            runs_of_job.setdefault(words[0], []).append(words)
+    for rows in runs_of_job.values():
         job, raw, state, reason, code, start, end, limit, nodes, partition, user, name = rows[-1]
         yield _status(
             job, raw, state, reason, code_and_signal(code), start, end, limit,

@@ -67,7 +67,7 @@ class Usage:
     """Slurm's host list, ``node[1-2]``."""
     nodes: int = 0
     tasks: int = 0
-    """Slurm tasks of its largest step (of the job, where it is still remembered)."""
+    """Slurm tasks of its largest step (of the job, as long as slurmctld keeps it)."""
     cpus: int = 0
     cpus_per_task: int | None = None
     gpus: int = 0

@@ -64,7 +64,7 @@ REASONS = {
     "MaxGRESPerAccount": "your account uses as many GPUs as it may",
     "MaxMemPerLimit": "it asks for more memory than allowed",
     "DeadLine": "it cannot end before its deadline",
-    "Cleaning": "its last life is still being cleaned up",
+    "Cleaning": "its last attempt is still being cleaned up",
     "Prolog": "the nodes are being prepared (prolog)",
     "JobLaunchFailure": "it could not be started on its nodes; ask the cluster's staff",
     "launch failed requeued held": "it could not be started, so it is held; see scontrol release",

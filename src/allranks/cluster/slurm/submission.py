@@ -49,7 +49,7 @@ def _refused(message: str) -> str:
     """Return the error of a submission. Without an answer the job may exist: it is not submitted twice."""
     if any(sign in message for sign in _BUSY):
         return f"{message}\nThe job may have arrived all the same. Look first: squeue -u $USER"
-    return refusal_text(message)
+    return explain_refusal(message)
 
 
 REFUSALS = (
@@ -118,13 +118,13 @@ REFUSALS = (
     ("Pathname of a file, directory", "A path in the job is too long for Slurm."),
     ("Unable to contact slurm controller", "Slurm's controller does not answer: scontrol ping"),
 )
-"""A part of Slurm's line → words. Looked through in order, the first that fits counts."""
+"""A part of Slurm's error line, and its explanation. The first that matches is used."""
 
 
-def refusal_text(slurm_says: str) -> str:
+def explain_refusal(message: str) -> str:
     """Return an explanation and Slurm's own line; only the line when the error is not in the table."""
-    own = slurm_says.removeprefix("sbatch: ").strip()
+    own = message.removeprefix("sbatch: ").strip()
     for part, words in REFUSALS:
         if part.lower() in own.lower():
-            return f"Slurm refused the job. {words}\nSlurm says: {own}"
-    return f"Slurm refused the job.\nSlurm says: {own}"
+            return f"Slurm refused the job. {words}\nSlurm: {own}"
+    return f"Slurm refused the job.\nSlurm: {own}"

@@ -78,7 +78,7 @@ RANK_VARIABLES = frozenset(
         "ALLRANKS_WORLD",
     }
 )
-"""What tells a process its place among others: an inner launch must not inherit it."""
+"""Variables that set the rank of a process: an inner launch must not inherit them."""
 _OUTER = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",

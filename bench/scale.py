@@ -69,7 +69,7 @@ def log_merge(size: int, folder: Path) -> Work:
 def log_tail(size: int, folder: Path) -> Work:
     """The last ten lines over all ranks, of the files made for the merge."""
     from allranks.runs.log_lines import read_logs
-    from allranks.runs.run import Run
+    from allranks.runs.run_folder import Run
 
     run = Run.open(folder / f"merge-{size}")
     return lambda: list(read_logs(run, tail=10))

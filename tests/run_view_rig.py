@@ -11,7 +11,7 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.observe.view.model import GpuNow, NodeNow, RankNow, RunView, TrainingProgress
 from allranks.runs.attempt import Attempt, Failure
 from allranks.runs.attempt_history import AttemptSummary, Goodput
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers.run_state import RunStatus
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=timezone.utc)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.observe.scaling.scaling_study import DONE, FAILED, Point, Study
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 WARM = 3
 """Windows at the beginning that are slower than the others, as with compilation."""

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from allranks.observe.web.catalogue import Catalogue
 from allranks.observe.web.web_server import Address, listen, make_app
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from command_rig import until
 from view_rig import make_run
 

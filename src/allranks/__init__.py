@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from allranks.integrations import mpi as mpi
     from allranks.integrations import tensorflow as tensorflow
     from allranks.job.fields import Job as Job
-    from allranks.runs.run import Run as Run
+    from allranks.runs.run_folder import Run as Run
     from allranks.runtime.preemption.deadline import deadline as deadline
     from allranks.runtime.world import World as World
     from allranks.runtime.world import init as init
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AllranksError": "errors",
     "Job": "job.fields",
-    "Run": "runs.run",
+    "Run": "runs.run_folder",
     "TrainConfig": "train.config",
     "Trainer": "train.trainer",
     "World": "runtime.world.model",

@@ -10,7 +10,7 @@ import pytest
 from allranks.cli.follow_run import print_outcome
 from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runtime.agent.failures import summary
 from allranks.schedulers import run_state as module
 from allranks.schedulers import run_statuses

@@ -16,7 +16,7 @@ from allranks.runs.attempt_history import (
     task_history,
 )
 from allranks.runs.progress_file import AttemptProgress
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 EPOCH = 1_767_225_600  # 2026-01-01T00:00:00Z
 

@@ -14,7 +14,7 @@ from run_files import stamp, write_failure, write_log
 
 from allranks.errors import RunNotFoundError
 from allranks.runs import Run
-from allranks.runs.run import safe_name
+from allranks.runs.run_folder import safe_name
 
 
 def test_create_writes_the_contract(make_run: Callable[..., Run]) -> None:

@@ -218,7 +218,7 @@ def test_what_cannot_be_read_now_is_there_later(tmp_path: Path, flaky: list[bool
 
 def test_a_follower_loses_no_line_to_a_read_that_fails(tmp_path: Path, flaky: list[bool]) -> None:
     from allranks.observe.view.run_source import EvenSamples, RunSource
-    from allranks.runs.run import Run
+    from allranks.runs.run_folder import Run
 
     (tmp_path / "run.json").write_text("{}")
     source = RunSource(Run(tmp_path))

@@ -14,7 +14,7 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_status import JobStatus
 from allranks.errors import AllranksError, JobError
 from allranks.runs import atomic_files as files
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_process import record_process
 from allranks.schedulers import folder_status, jobs_to_query, run_statuses, scheduler_of
 from allranks.schedulers.run_state import RunStatus, elapsed

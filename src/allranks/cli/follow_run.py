@@ -13,7 +13,7 @@ from allranks.cluster.slurm.job_states import JobState
 from allranks.runs.attempt import Attempt
 from allranks.runs.log_follower import follow
 from allranks.runs.log_lines import LogLine
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers import run_statuses
 from allranks.schedulers.run_state import RunStatus
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from allranks.runs.run import Run
+    from allranks.runs.run_folder import Run
 
 
 @click.command()

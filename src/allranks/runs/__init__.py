@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from allranks.runs.attempt import Attempt as Attempt
     from allranks.runs.attempt import Failure as Failure
     from allranks.runs.attempt import Rank as Rank
-    from allranks.runs.run import Run as Run
+    from allranks.runs.run_folder import Run as Run
     from allranks.runs.run_lookup import find_run as find_run
     from allranks.runs.run_lookup import list_runs as list_runs
     from allranks.runs.run_lookup import runs_root as runs_root
@@ -19,7 +19,7 @@ _HOMES = {
     "Attempt": "attempt",
     "Failure": "attempt",
     "Rank": "attempt",
-    "Run": "run",
+    "Run": "run_folder",
     "find_run": "run_lookup",
     "list_runs": "run_lookup",
     "runs_root": "run_lookup",

@@ -22,7 +22,7 @@ from allranks.runs.log_lines import (
     read_chunk,
     wanted_rank,
 )
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 _CHUNK = 256 << 10
 _MANY = 256  # more files than this are asked for their size before they are opened

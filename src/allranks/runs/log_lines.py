@@ -16,7 +16,7 @@ from pathlib import Path
 
 from allranks.runs.atomic_files import open_file, parse_stamp
 from allranks.runs.attempt import Attempt, Failure
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 _BUDGET = 64 << 20  # bytes of chunks in memory over all files
 _LEAST, _MOST = 4 << 10, 64 << 10

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from allranks.errors import RunNotFoundError, UsageError
 from allranks.runs.atomic_files import is_there, read_json
-from allranks.runs.run import Run, check_readable, known_jobs, safe_name, split_id
+from allranks.runs.run_folder import Run, check_readable, known_jobs, safe_name, split_id
 from allranks.runs.run_index import read_index
 
 _TASK = re.compile(r"^\d+_(\d+)$")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.runs.atomic_files import integer, read_json, write_json
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 _SIGNS = (
     "attempt.json", "progress.json", "steps.jsonl", "nodes/node-00000.jsonl", "ranks/rank-00000.log",

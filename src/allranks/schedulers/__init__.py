@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from allranks.cluster.slurm.job_status import JobStatus
-    from allranks.runs.run import Run
+    from allranks.runs.run_folder import Run
     from allranks.schedulers.base import Scheduler
     from allranks.schedulers.foreground import ForegroundScheduler
     from allranks.schedulers.run_state import RunStatus

@@ -14,7 +14,7 @@ from allranks.job.layers import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.sbatch import body_lines
 from allranks.runs.atomic_files import write_text
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_process import record_process
 from allranks.runtime.agent.linux_processes import die_with
 from allranks.runtime.world.env_variables import step_id

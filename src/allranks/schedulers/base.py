@@ -12,7 +12,7 @@ from allranks.job.fields import Job
 from allranks.job.layers import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.resolve import resolve
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 if TYPE_CHECKING:
     from allranks.cluster.slurm.job_status import JobStatus

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from allranks.errors import AllranksError, JobError
 from allranks.job.plan import Plan
 from allranks.runs.attempt import Attempt
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_process import last_activity, process_of
 from allranks.schedulers.base import Scheduler, StartedRun
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from allranks.core.shell import join
 from allranks.job.fields import Job
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers import get_scheduler
 from allranks.schedulers.base import StartedRun
 

@@ -14,7 +14,7 @@ from allranks.job.fields import Job
 from allranks.job.layers import JobLayer, file_layer
 from allranks.job.plan import Plan
 from allranks.runs.atomic_files import read_json
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runtime.agent.attempt_start import record_kill
 from allranks.schedulers.base import StartedRun
 from allranks.schedulers.foreground import ForegroundScheduler

@@ -15,7 +15,7 @@ from allranks.job.launchers import LocalNode
 from allranks.job.launchers.horovodrun import needs_rendezvous_server
 from allranks.job.plan import Plan
 from allranks.runs.attempt import Attempt
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_process import record_process
 from allranks.runtime.agent.agent_options import RequeuePolicy
 from allranks.runtime.agent.attempt_end import AttemptEnd, end_attempt

@@ -9,7 +9,7 @@ from allranks.cluster.slurm.submission import submit
 from allranks.core.units import format_time
 from allranks.errors import UsageError
 from allranks.runs.atomic_files import write_text
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runtime.agent.attempt_end import CANCELLED_FILE
 from allranks.runtime.agent.attempt_start import EXCLUDED
 

@@ -12,7 +12,7 @@ from allranks.job.plan import Plan
 from allranks.job.plan_record import job_toml, plan_record
 from allranks.runs.atomic_files import read_json, write_json, write_text
 from allranks.runs.code_snapshot import CodeSnapshot, take_snapshot
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_lookup import runs_root
 
 

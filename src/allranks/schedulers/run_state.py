@@ -13,7 +13,7 @@ from allranks.cluster.slurm.job_status import JobStatus
 from allranks.cluster.slurm.jobs import job_status
 from allranks.errors import MissingDependencyError, SlurmError
 from allranks.runs.attempt import Attempt
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_process import RunProcess, process_of
 
 

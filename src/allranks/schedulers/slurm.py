@@ -18,7 +18,7 @@ from allranks.errors import JobError
 from allranks.job.plan import Plan
 from allranks.job.sbatch import render
 from allranks.runs.atomic_files import now, read_json, write_json, write_text
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runtime.agent.attempt_end import CANCELLED_FILE
 from allranks.schedulers.base import Scheduler, StartedRun
 from allranks.schedulers.requeue_notes import cluster_notes, job_notes

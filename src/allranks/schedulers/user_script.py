@@ -14,7 +14,7 @@ from allranks.cluster.slurm.submission import submit
 from allranks.core.units import format_time
 from allranks.errors import AllranksError, UsageError
 from allranks.job.fields import flag, options
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_lookup import runs_root
 from allranks.schedulers.base import StartedRun
 from allranks.schedulers.slurm import SlurmScheduler

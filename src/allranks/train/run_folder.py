@@ -16,7 +16,7 @@ from allranks.errors import Interrupted
 from allranks.runs.atomic_files import now, write_json
 from allranks.runs.attempt import attempt_numbers
 from allranks.runs.progress_file import current_attempt
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_process import record_process
 from allranks.runtime.agent.local_ranks import before_exit
 from allranks.train.config import TrainConfig

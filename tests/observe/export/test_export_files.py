@@ -20,7 +20,7 @@ from allranks.errors import MissingDependencyError, SlurmError, UsageError
 from allranks.observe.export.prometheus import poll_runs
 from allranks.observe.export.run_tables import export_events, write_csv
 from allranks.runs.metrics_tables import KINDS, TABLES, Metrics
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from command_rig import Allranks, until
 from view_rig import grow, make_array, make_run
 

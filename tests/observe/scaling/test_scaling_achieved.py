@@ -14,7 +14,7 @@ from allranks.observe.scaling.measurement import (
     measure_run,
     without_warm_up,
 )
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from scaling_rig import add_point, make_study, write_lines
 
 

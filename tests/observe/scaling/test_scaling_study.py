@@ -28,7 +28,7 @@ from allranks.observe.scaling.scaling_study import (
     lock_study,
 )
 from allranks.observe.scaling.study_runner import analyse_now, load_secrets, prepare_resume
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_lookup import list_runs
 from allranks.schedulers.run_state import RunStatus
 from scaling_rig import add_point, make_study

@@ -22,7 +22,7 @@ from allranks.observe.top.terminal import render_line
 from allranks.observe.top.text_layout import ASCII, BLOCKS
 from allranks.observe.view.model import NodeNow, RankNow, RunView, TrainingProgress
 from allranks.runs.attempt import Failure
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from run_view_rig import NOW, failed, one_task, own_script, pending, run_view, stalled, status
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from view_rig import make_run
 from web_rig import Browser, client_of
 

@@ -14,7 +14,7 @@ from allranks.observe.web.child_processes import search_logs
 from allranks.observe.web.log_files import LogPosition, LogQuery
 from allranks.observe.web.log_pages import Cursor, around, last_page, next_page
 from allranks.runs.log_lines import read_logs
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 
 @pytest.fixture(scope="module")

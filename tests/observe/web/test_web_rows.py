@@ -14,7 +14,7 @@ from allranks.observe.view.step_phases import mean_phases
 from allranks.observe.web import plot_data
 from allranks.observe.web.request_cache import StatusCache
 from allranks.observe.web.run_rows import RunRows
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from view_rig import look, make_run
 from web_rig import client_of
 

@@ -14,7 +14,7 @@ from allranks.observe.web.request_cache import QueuedJobs, StatusCache
 from allranks.observe.web.run_rows import RunRows
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import AttemptSummary
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from command_rig import until
 from view_rig import grow, make_array, make_run
 from web_rig import client_of

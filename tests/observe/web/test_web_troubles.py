@@ -10,7 +10,7 @@ import pytest
 
 from allranks.observe.web.web_server import Address, _redirect_page
 from allranks.runs.attempt import Attempt
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from view_rig import grow, make_run
 from web_rig import Browser, Runs, serving
 

@@ -12,7 +12,7 @@ import pytest
 
 from allranks.cluster.slurm.job_states import JobState
 from allranks.runs.progress_file import AttemptProgress
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers import folder_status
 from command_rig import until
 

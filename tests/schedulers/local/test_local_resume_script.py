@@ -8,7 +8,7 @@ import pytest
 
 from allranks.errors import UsageError
 from allranks.runs.atomic_files import write_json
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers.resubmission import changed_script, last_attempt_note
 
 SCRIPT = """#!/bin/bash

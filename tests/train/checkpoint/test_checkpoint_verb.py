@@ -15,7 +15,7 @@ from torch import nn
 
 from allranks.cli.checkpoints import checkpoints
 from allranks.errors import AllranksError, UsageError
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.checkpoint.weights_export import export_weights
 from allranks.train.checkpoint.write_plan import CheckpointState

@@ -22,7 +22,7 @@ from allranks.errors import UsageError
 from allranks.job.plan import Plan
 from allranks.observe.check import CHECK_FILE
 from allranks.runs.atomic_files import write_json
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 DEFAULT = "USR1@20"
 MODULE = "allranks.runtime.preemption.signal_probe"

@@ -20,7 +20,7 @@ from allranks.observe.view.model import RunView
 from allranks.observe.view.run_source import RunSource
 from allranks.observe.view.run_view import view_run
 from allranks.runs.atomic_files import put_text
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers import run_statuses
 from allranks.schedulers.run_state import RunStatus
 

@@ -15,7 +15,7 @@ from allranks.errors import MissingDependencyError, UsageError
 from allranks.observe.view.metric_columns import INDEX_COLUMNS
 from allranks.observe.view.run_source import GPU_VALUES
 from allranks.runs.metrics_tables import KINDS, Metrics
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 
 def write_csv(run: Run, table: str, file: TextIO) -> int:

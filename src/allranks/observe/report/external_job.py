@@ -11,7 +11,7 @@ from allranks.core.redaction import redact_text
 from allranks.errors import RunNotFoundError
 from allranks.observe.report.job_records import allocated_resources
 from allranks.observe.report.model import GpuUsed, RunFacts, UsedResources
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 WAIT = 10.0
 """Seconds for an answer of Slurm: a report is also one without it."""

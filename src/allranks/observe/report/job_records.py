@@ -13,7 +13,7 @@ from allranks.core.units import Gpus
 from allranks.errors import UsageError
 from allranks.observe.report.model import RequestedResources
 from allranks.runs.atomic_files import integer, read_json
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_records import environment as variables
 from allranks.runs.run_records import plan_time, plan_values
 from allranks.schedulers import scheduler_of

@@ -20,7 +20,7 @@ from allranks.observe.report.run_facts import run_facts
 from allranks.observe.report.text_reports import markdown_report, report_record
 from allranks.observe.report.verdict import verdict
 from allranks.runs.atomic_files import put_text, write_text
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_lookup import find_run
 
 FORMATS = {"html": "html", "markdown": "md", "json": "json"}

@@ -38,7 +38,7 @@ from allranks.observe.view.run_view import view_run
 from allranks.observe.view.step_phases import mean_phases
 from allranks.runs.atomic_files import read_json
 from allranks.runs.attempt_history import AttemptSummary, goodput
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_records import plan_rows
 from allranks.schedulers import run_statuses
 from allranks.schedulers.run_state import RunStatus

@@ -22,7 +22,7 @@ from allranks.runs.atomic_files import parse_stamp
 from allranks.runs.attempt import Attempt
 from allranks.runs.log_lines import read_logs
 from allranks.runs.metrics_tables import Metrics
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 METRICS, METRIC, WALL_TIME = "metrics.jsonl", "--metric", "wall time"
 """By what a point is measured."""

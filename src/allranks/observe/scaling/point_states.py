@@ -20,7 +20,7 @@ from allranks.observe.scaling.scaling_study import (
     Point,
     Study,
 )
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers import run_statuses
 from allranks.schedulers.run_state import RunStatus
 from allranks.schedulers.slurm import SlurmScheduler

@@ -21,7 +21,7 @@ from allranks.job.field_parsing import text
 from allranks.job.layers import file_layer, find_file
 from allranks.observe.scaling.sizes import AXES, SizeAxis, implied_kind
 from allranks.runs.atomic_files import now, read_json, write_json
-from allranks.runs.run import Run, safe_name, split_id
+from allranks.runs.run_folder import Run, safe_name, split_id
 from allranks.runs.run_lookup import runs_root
 
 STUDIES = "studies"

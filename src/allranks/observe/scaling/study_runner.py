@@ -27,7 +27,7 @@ from allranks.observe.scaling.point_states import (
 from allranks.observe.scaling.scaling_study import DONE, FAILED, RUNNING, WAITING, Point, Study
 from allranks.observe.scaling.size_results import Analysis
 from allranks.observe.scaling.study_results import write_results
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers import get_scheduler
 from allranks.schedulers.foreground import ForegroundScheduler
 

@@ -11,7 +11,7 @@ from allranks.observe.view.model import Diagnostic
 from allranks.runs.atomic_files import read_json
 from allranks.runs.attempt import Attempt, Failure
 from allranks.runs.exit_reasons import KILLS
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers import folder_status
 
 

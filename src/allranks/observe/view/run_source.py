@@ -23,7 +23,7 @@ from allranks.runs.jsonl_tail import JsonlTail
 from allranks.runs.metrics_file import MetricsFile
 from allranks.runs.metrics_tables import RANK_LISTS
 from allranks.runs.node_samples import NodeSource, find_nodes
-from allranks.runs.run import RESUBMITTED, Run
+from allranks.runs.run_folder import RESUBMITTED, Run
 
 MOST = 480
 GPU_VALUES = ("use", "memory", "power", "temperature")

@@ -21,7 +21,7 @@ from allranks.runs.atomic_files import is_there, read_json
 from allranks.runs.attempt import Failure
 from allranks.runs.attempt_history import attempt_history, goodput
 from allranks.runs.log_lines import LogLine, read_logs
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_records import plan_values
 from allranks.schedulers import run_statuses
 from allranks.schedulers.run_state import RunStatus

@@ -29,7 +29,7 @@ from allranks.observe.web.plot_data import PhaseCache, heat_map, plots
 from allranks.observe.web.request_cache import QueuedJobs, SourceCache, StatusCache
 from allranks.observe.web.run_rows import RunRows
 from allranks.runs.attempt_history import attempt_history
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers.run_state import RunStatus
 
 _RANKS = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from allranks.errors import RunNotFoundError
 from allranks.runs.atomic_files import is_there
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_lookup import find_run, list_runs
 
 _DEPTH = 6  # folders below the one that was named

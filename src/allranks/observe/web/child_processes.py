@@ -20,7 +20,7 @@ import allranks
 from allranks.errors import AllranksError, UsageError
 from allranks.observe.web.log_files import LogQuery
 from allranks.observe.web.log_pages import Cursor, next_page
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 SEARCH_SECONDS = 5.0  # seconds; a page of lines that can be searched at all comes long before
 

@@ -12,7 +12,7 @@ from allranks.observe.view.run_source import RunSource
 from allranks.observe.web.plot_data import LOSSES, THROUGHPUT, metric_names, nonfinite, series
 from allranks.observe.web.request_cache import SourceCache
 from allranks.runs.atomic_files import open_file, read_json
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.runs.run_records import environment, plan_rows
 
 _MOST = 512 << 10  # bytes of a text that are shown

@@ -16,7 +16,7 @@ from allranks.core.formatting import clean
 from allranks.errors import UsageError
 from allranks.runs.attempt import Attempt
 from allranks.runs.log_lines import Errors, LogLine, parse_line, plain_files, read_chunk
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 _STAMP = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 _STAMPED = re.compile(rb"\n(?=(" + _STAMP + rb") [oe])")

@@ -17,7 +17,7 @@ from allranks.errors import UsageError
 from allranks.observe.web.log_files import WIDTH, LocatedLine, LogPosition, LogQuery, SeekableLog
 from allranks.runs.attempt import Failure
 from allranks.runs.log_lines import failure_line
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 
 _BUDGET = 32 << 20  # bytes of chunks in memory over all files
 _LEAST, _MOST = 4 << 10, 256 << 10

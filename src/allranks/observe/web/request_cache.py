@@ -21,7 +21,7 @@ from allranks.cluster.slurm.pending_reasons import pending_reason_text
 from allranks.core.json_numbers import unix_seconds
 from allranks.errors import AllranksError
 from allranks.observe.view.run_source import RunSource
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers import folder_status, jobs_to_query, run_statuses
 from allranks.schedulers.run_state import RunStatus
 

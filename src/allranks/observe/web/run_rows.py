@@ -20,7 +20,7 @@ from allranks.observe.web.request_cache import StatusCache
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import attempt_history, goodput
 from allranks.runs.metrics_file import MetricsFile
-from allranks.runs.run import Run
+from allranks.runs.run_folder import Run
 from allranks.schedulers.run_state import RunStatus
 
 _PATIENCE = 0.3  # seconds of a request for reading curves

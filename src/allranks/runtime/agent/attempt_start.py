@@ -14,7 +14,7 @@ from allranks.errors import Interrupted
 from allranks.runs.atomic_files import write_json, write_text
 from allranks.runs.attempt import Attempt
 from allranks.runs.attempt_history import attempts_of, attempts_without_progress, task_history
-from allranks.runs.run import RESUBMITTED
+from allranks.runs.run_folder import RESUBMITTED
 from allranks.runtime.agent.agent_options import RequeuePolicy
 from allranks.runtime.agent.attempt_end import no_progress_reason
 from allranks.runtime.agent.scontrol_facts import lost_nodes

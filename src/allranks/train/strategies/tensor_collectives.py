@@ -58,7 +58,7 @@ def clip_gradients(
 
 
 def _square_norm(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """The sum of squares in at least fp32, as a scalar on the device."""
+    """Return the sum of squares in at least fp32, as a scalar on the device."""
     total = torch.zeros((), device=device)
     for group in _group_by_type(tensors):
         wide = torch.promote_types(group[0].dtype.to_real(), torch.float32)

@@ -58,7 +58,7 @@ def test_the_rest_stays_readable() -> None:
         "MASTER_PORT": "29500",
         "TOKENIZERS_PARALLELISM": "1",
         "SLURM_JOB_NODELIST": "n[1-4]",
-        "ALLRANKS_SESSION": "12-ab",
+        "ALLRANKS_LAUNCH_ID": "12-ab",
         "SSH_AUTH_SOCK": "/tmp/s",
         "GIT_URL": "git@github.com:o/r.git",
         "EMPTY_TOKEN": "",

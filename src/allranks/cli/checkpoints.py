@@ -136,7 +136,7 @@ def _need_torch() -> None:
         )
 
 
-def _table(list_checkpoints: Sequence[CheckpointRow]) -> None:
+def _table(rows: Sequence[CheckpointRow]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -148,14 +148,14 @@ def _table(list_checkpoints: Sequence[CheckpointRow]) -> None:
         table.add_column(title, no_wrap=True, justify="left" if title == "SAVED" else "right")
     for title in ("STRATEGY", "NAMES", "STATE"):
         table.add_column(title, overflow="fold")
-    for row in list_checkpoints:
+    for row in rows:
         colour = _COLOURS.get(row.state, "green")
         numbers = (row.step, _plain(row.epoch), _when(row.time), size(row.bytes))
         words = (_plain(row.world_size), row.strategy, ", ".join(row.names))
         table.add_row(*map(str, (*numbers, *words)), Text(row.state, style=colour))
     console = Console()
     console.print(table)
-    for row in list_checkpoints:
+    for row in rows:
         for problem in row.problems:
             console.print(f"{Path(row.folder).name}: {problem}", soft_wrap=True, markup=False)
 

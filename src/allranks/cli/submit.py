@@ -63,10 +63,7 @@ def _is_job_script(command: tuple[str, ...]) -> bool:
 
 
 def _submit_job_script(parameters: dict[str, Any]) -> None:
-    from pathlib import Path
-
     from allranks.cli.job_options import given_values
-    from allranks.cli.submit import submit_script
 
     script, *args = parameters["command"]
     submit_script(Path(script), args, given_values(parameters), parameters)

@@ -1,7 +1,7 @@
 """Where a job goes: this machine (``local``), the allocation around (``allocation``) or the queue (``slurm``).
 
-Each is a Scheduler (``base.py``): plan, start, state, cancel, resume. Nothing outside this package asks
-for a scheduler by name.
+Each is a Scheduler (``base.py``): plan, start, state, cancel, resume. The choice by
+name is made here.
 """
 
 from __future__ import annotations

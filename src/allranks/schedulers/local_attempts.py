@@ -115,7 +115,7 @@ def _node(plan: Plan) -> LocalNode:
     )
 
 
-def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[str, str]:
+def _environment(plan: Plan, run: Run, attempt: Attempt, launch_id: str) -> dict[str, str]:
     env = {**os.environ, **plan.job.env}
     lib = run.path / "lib"
     if lib.is_dir():
@@ -124,7 +124,7 @@ def _environment(plan: Plan, run: Run, attempt: Attempt, session: str) -> dict[s
         "ALLRANKS_RUN_DIR": str(run.path),
         "ALLRANKS_ATTEMPT_DIR": str(attempt.path),
         "ALLRANKS_LAUNCHER": plan.launcher.name,
-        "ALLRANKS_SESSION": session,
+        "ALLRANKS_LAUNCH_ID": launch_id,
         "ALLRANKS_BIND": plan.job.bind or "auto",
     }
     if plan.accelerate_needs_cpu:

@@ -174,7 +174,7 @@ OUTER = {
     "RANK": "0",
     "MASTER_ADDR": "n1",
     "TORCHELASTIC_RUN_ID": "x",
-    "ALLRANKS_SESSION": "s",
+    "ALLRANKS_LAUNCH_ID": "s",
     "ALLRANKS_RUNS": "/r",
     "CUDA_VISIBLE_DEVICES": "0",
     "OMP_NUM_THREADS": "1",

@@ -31,7 +31,7 @@ class Rig:
         self.attempt = folder / "attempt"
         self.session = f"test-{os.getpid()}-{time.monotonic_ns()}"
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-        self.env = {**kept, "ALLRANKS_SESSION": self.session, "NO_COLOR": "1"}
+        self.env = {**kept, "ALLRANKS_LAUNCH_ID": self.session, "NO_COLOR": "1"}
         self.env["ALLRANKS_ATTEMPT_DIR"] = str(self.attempt)
 
     def script(self, text: str, name: str = "train.py") -> str:

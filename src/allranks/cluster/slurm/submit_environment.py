@@ -8,7 +8,7 @@ Removed always:
     SLURM_* and SLURMD_*, but for the client's settings in ``KEPT``
     SRUN_*, PMI*, PMIX_* (not PMIX_MCA_*), OMPI_* (not the user's OMPI_MCA_* and OMPI_ALLOW_*), MPI_LOCAL*
     the variables of a rank: RANK, WORLD_SIZE, MASTER_ADDR, TORCHELASTIC_*, TF_CONFIG …
-    ALLRANKS_RUN_DIR, _ATTEMPT_DIR, _DEADLINE, _RESUME_DIR, _SESSION, _LAUNCHER, _BIND, _FRAMEWORK, _WORLD
+    ALLRANKS_RUN_DIR, _ATTEMPT_DIR, _DEADLINE, _RESUME_DIR, _LAUNCH_ID, _LAUNCHER, _BIND, _FRAMEWORK, _WORLD
 Removed inside a job or a rank only (elsewhere they are the user's own):
     SBATCH_*, SALLOC_*, CUDA_VISIBLE_DEVICES and its kin, OMP_NUM_THREADS, ENVIRONMENT=BATCH
 Kept:
@@ -70,7 +70,7 @@ RANK_VARIABLES = frozenset(
         "ALLRANKS_ATTEMPT_DIR",
         "ALLRANKS_DEADLINE",
         "ALLRANKS_RESUME_DIR",
-        "ALLRANKS_SESSION",
+        "ALLRANKS_LAUNCH_ID",
         "ALLRANKS_SAMPLED",
         "ALLRANKS_LAUNCHER",
         "ALLRANKS_BIND",

@@ -17,7 +17,7 @@ import time
 
 from allranks.runtime.agent.linux_processes import processes, send
 
-LAUNCH_ID = "ALLRANKS_SESSION"
+LAUNCH_ID = "ALLRANKS_LAUNCH_ID"
 """The variable with the id that all processes of a launch on this machine inherit."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _SWEEPS = 5

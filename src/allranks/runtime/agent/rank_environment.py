@@ -123,7 +123,7 @@ def _free_port(env: Mapping[str, str]) -> int:
     from allranks.runtime.world.endpoints import derived_port, free_port
 
     # Two launches at one moment would both see the same first port free: each starts at its own.
-    seed = env.get("SLURM_JOB_ID", "") + env.get("ALLRANKS_SESSION", "") + str(os.getpid())
+    seed = env.get("SLURM_JOB_ID", "") + env.get("ALLRANKS_LAUNCH_ID", "") + str(os.getpid())
     return free_port("127.0.0.1", derived_port(seed))
 
 

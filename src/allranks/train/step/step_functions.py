@@ -3,7 +3,7 @@
 plain      forward, backward, step: no accumulation, clipping, loss scaling or weight averaging
 full       all of those
 
-Each is called with ``(data, share)`` and returns whether an optimizer step was made. Steps driven by the
+Each is called with ``(batch, weight)`` and returns whether an optimizer step was made. Steps driven by the
 user's code or by the optimizer are in `custom_steps`.
 """
 
@@ -235,13 +235,11 @@ class AccumulationWindow:
         self._inside = number - self._first + 1
         totals = [self._total_of(self._first + place) for place in range(self._size)]
         known = [total for total in totals if total]
-        user_function = totals[self._inside - 1]
+        samples = totals[self._inside - 1]
         self._closes = last or self._inside == self._size
         # Without totals every batch weighs the same; correction() rescales a short window.
-        self._exact = bool(user_function and totals[0])
-        return (
-            user_function / sum(known) if user_function and totals[0] else 1 / self._size
-        ), self._closes
+        self._exact = bool(samples and totals[0])
+        return (samples / sum(known) if samples and totals[0] else 1 / self._size), self._closes
 
     def correction(self) -> float:
         """Return the factor for the summed gradients of a window that was cut short."""

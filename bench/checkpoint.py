@@ -28,8 +28,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from allranks import TrainConfig, Trainer
 from allranks.train.callbacks import Callback
-from allranks.train.checkpoint.store import CheckpointStore
-from allranks.train.loop.checkpoint_manager import CheckpointManager
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
+from allranks.train.loop.checkpoint_policy import CheckpointManager
 
 WIDTH = 1024
 Found = dict[str, tuple[list[float], list[float]]]

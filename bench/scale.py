@@ -123,7 +123,7 @@ def run_find_by_job(size: int, folder: Path) -> Work:
 def render(size: int, _: Path) -> Work:
     """A job script for so many nodes; its length must not depend on them."""
     from allranks.core.units import Gpus
-    from allranks.job.derivation import derive
+    from allranks.job.defaults import derive
     from allranks.job.fields import Job
     from allranks.job.sbatch.render import render as to_text
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from allranks._version import __version__
-from allranks.core.lazy import names_from
+from allranks.core.lazy_attributes import names_from
 
 if TYPE_CHECKING:
     from allranks.errors import AllranksError as AllranksError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from allranks.runtime.world import init as init
     from allranks.runtime.world import shutdown as shutdown
     from allranks.runtime.world import world as world
-    from allranks.schedulers import launch as launch
+    from allranks.schedulers import python_api as launch  # noqa: F401
     from allranks.train.config import TrainConfig as TrainConfig
     from allranks.train.custom_loop import prepare as prepare
     from allranks.train.trainer import Trainer as Trainer
@@ -42,7 +42,7 @@ _HOMES = {
 }
 
 _MODULES = {
-    "launch": "schedulers.launch",
+    "launch": "schedulers.python_api",
     "mpi": "integrations.mpi",
     "tensorflow": "integrations.tensorflow",
 }

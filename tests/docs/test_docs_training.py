@@ -19,7 +19,7 @@ from allranks.train import loggers as loggers  # noqa: E402
 from allranks.train.config import TrainConfig  # noqa: E402
 from allranks.train.custom_loop import Prepared  # noqa: E402
 from allranks.train.loggers.logger_registry import KINDS  # noqa: E402
-from allranks.train.step.objective import LOSSES  # noqa: E402
+from allranks.train.step.loss_module import LOSSES  # noqa: E402
 from allranks.train.strategies import StrategyOptions  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / "docs"

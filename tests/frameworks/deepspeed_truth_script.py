@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from allranks import TrainConfig, Trainer
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.strategies import DeepSpeed
-from allranks.train.strategies.named_states import join_tensors
+from allranks.train.strategies.named_state_dicts import join_tensors
 
 SAMPLES, GLOBAL_BATCH = 101, 16  # the last global batch has 5 samples, not even for 2 or 4 ranks
 KINDS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import pytest
 
 from allranks.core.shell import Raw, join
 from allranks.errors import JobError
-from allranks.job.derivation import derive
+from allranks.job.defaults import derive
 from allranks.job.environments import (
     FIND_CONDA,
     MODULE_COMMAND,

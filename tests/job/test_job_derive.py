@@ -10,10 +10,10 @@ import pytest
 from allranks.cluster.sites.model import NodeShape, Partition, Site
 from allranks.core.units import Gpus
 from allranks.errors import JobError, SiteError
-from allranks.job.derivation import derive
+from allranks.job.config_sources import Origin, given
+from allranks.job.defaults import derive
 from allranks.job.fields import Job
 from allranks.job.launchers import LAUNCHERS
-from allranks.job.layers import Origin, given
 from allranks.job.plan import Plan
 from allranks.job.plan_record import explain
 

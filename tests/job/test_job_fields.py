@@ -10,8 +10,8 @@ import pytest
 from allranks.core.units import Gpus
 from allranks.errors import UsageError
 from allranks.job import field_parsing as parse
+from allranks.job.config_sources import JobLayer, file_layer, given, merge
 from allranks.job.fields import Job, empty, flag, options
-from allranks.job.layers import JobLayer, file_layer, given, merge
 
 SAME = [
     # field, what an option gives, what TOML gives, what Python gives, the value

@@ -8,7 +8,7 @@ import pytest
 
 from allranks.cluster.sites.model import Site
 from allranks.errors import JobError, UsageError
-from allranks.job.layers import JobLayer, file_layer, find_file, merge, site_layer
+from allranks.job.config_sources import JobLayer, file_layer, find_file, merge, site_layer
 from allranks.job.resolve import resolve
 
 SITE = """

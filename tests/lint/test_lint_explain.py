@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.lint.job_drawing import explain
+from allranks.lint.job_explanation import explain
 from allranks.lint.job_script import JobScript
 from allranks.lint.source_text import SourceFile
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from allranks.lint.fixes import fixed_text
-from allranks.lint.job_drawing import explain
+from allranks.lint.job_explanation import explain
 from allranks.lint.linter import BROKEN, LintReport, lint_text
 from allranks.lint.registry import all_rules
 from allranks.lint.text_output import Painter, show

@@ -9,7 +9,7 @@ import pytest
 
 from allranks.errors import UsageError
 from allranks.job.fields import Job
-from allranks.schedulers import launch
+from allranks.schedulers import python_api as launch
 
 RANK = """\
 import json, os, sys, time

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainer_rig import samples_told, train_lines
 
 from allranks import TrainConfig, Trainer, world
-from allranks.train.reporting import step_sampler as sampling
+from allranks.train.monitoring import profiled_steps as sampling
 
 SLEEP = 0.05
 torch.set_num_threads(1)

@@ -308,7 +308,7 @@ SHARDED = """
     from types import SimpleNamespace
     from test_train_callbacks import StandIn
     from allranks.train.callbacks import GradientMonitor, LogModel, R3Dataset, Resample
-    from allranks.train.reporting.model_summary import summarize
+    from allranks.train.monitoring.model_summary import summarize
 
     torch.set_num_threads(1)
     rank = int(sys.argv[1])

@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from allranks.train.reporting import progress_line as module
-from allranks.train.reporting.progress_bar import ProgressBar
-from allranks.train.reporting.progress_line import (
+from allranks.train.monitoring import progress_line as module
+from allranks.train.monitoring.progress_bar import ProgressBar
+from allranks.train.monitoring.progress_line import (
     ProgressRates,
     bar_line,
     format_seconds,
@@ -333,7 +333,7 @@ def test_a_program_that_forgets_to_stop_ends_cleanly(tmp_path: Path) -> None:
     script.write_text(
         textwrap.dedent("""
             import time, types
-            from allranks.train.reporting.progress_bar import ProgressBar
+            from allranks.train.monitoring.progress_bar import ProgressBar
             source = types.SimpleNamespace(
                 step=1, total_steps=2, epoch=1, epochs=1, values={}, samples=1,
                 started=time.perf_counter(), phase="train", device="cpu")

@@ -16,7 +16,7 @@ from trainer_rig import line, points, quiet  # noqa: E402
 from allranks import Trainer  # noqa: E402
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train.callbacks import Callback, When  # noqa: E402
-from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -99,7 +99,7 @@ def test_a_full_disk_costs_a_warning_and_not_the_training(
     ears = When("checkpoint", lambda trainer: heard.append(trainer.step))
     config = quiet(epochs=2, checkpoint_every_steps=5, checkpoint_async=background)
     trainer = Trainer(model, optimizer, config, callbacks=[ears])
-    monkeypatch.setattr("allranks.train.checkpoint.saver.write_file", full)
+    monkeypatch.setattr("allranks.train.checkpoint.async_writer.write_file", full)
     trainer.fit(DataLoader(points(), 8))
     assert trainer.step == 10
     said = capsys.readouterr().out

@@ -18,8 +18,8 @@ from trainer_rig import line, points, quiet, untimed  # noqa: E402
 from allranks import Trainer  # noqa: E402
 from allranks.errors import REPLACED_EXIT_CODE, UsageError  # noqa: E402
 from allranks.train.callbacks import EarlyStopping, When  # noqa: E402
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore  # noqa: E402
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader  # noqa: E402
-from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 

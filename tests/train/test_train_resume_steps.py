@@ -23,10 +23,10 @@ from trainer_rig import line, points, quiet, untimed  # noqa: E402
 from allranks import Trainer  # noqa: E402
 from allranks.errors import Interrupted  # noqa: E402
 from allranks.runtime.preemption import deadline as leaving  # noqa: E402
-from allranks.runtime.preemption import sync_points  # noqa: E402
+from allranks.runtime.preemption import flag_exchange as sync_points  # noqa: E402
 from allranks.runtime.preemption.signal_flags import STOP_SIGNALS  # noqa: E402
 from allranks.train.callbacks import When  # noqa: E402
-from allranks.train.loop import coordination  # noqa: E402
+from allranks.train.loop import stop_agreement as coordination  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 

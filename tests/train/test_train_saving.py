@@ -16,12 +16,12 @@ from trainer_rig import line, points, quiet, untimed  # noqa: E402
 from allranks import Trainer  # noqa: E402
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train.callbacks import Callback, SaveEvery, StepDecay, When  # noqa: E402
-from allranks.train.checkpoint import saver  # noqa: E402
+from allranks.train.checkpoint import async_writer as saver  # noqa: E402
+from allranks.train.checkpoint.async_writer import CheckpointSaver  # noqa: E402
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore  # noqa: E402
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader  # noqa: E402
-from allranks.train.checkpoint.saver import CheckpointSaver  # noqa: E402
-from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
 from allranks.train.checkpoint.write_plan import CheckpointState  # noqa: E402
-from allranks.train.loop.checkpoint_writer import SaveDuration  # noqa: E402
+from allranks.train.loop.collective_save import SaveDuration  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 
@@ -218,7 +218,7 @@ def test_the_last_hooks_saves_are_on_the_disk(event: str, monkeypatch: pytest.Mo
         return write(*args)
 
     monkeypatch.setattr(saver, "write_file", slow)
-    monkeypatch.setattr("allranks.train.loop.checkpoint_manager.PATIENCE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr("allranks.train.loop.checkpoint_policy.PATIENCE_SECONDS", (0.0, 0.0))
     trainer = trained(
         When(event, lambda t, *_: t.save_checkpoint("last")), kill=3 * (event == "exception")
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.train.reporting.model_summary import summarize
+from allranks.train.monitoring.model_summary import summarize
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -21,9 +21,9 @@ from trainer_rig import line, points, quiet, train_lines  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
-from allranks.train.loop.checkpoint_manager import CheckpointManager  # noqa: E402
-from allranks.train.reporting.recorder import StepTimesFile  # noqa: E402
-from allranks.train.reporting.step_sampler import SECONDS, StepSampler  # noqa: E402
+from allranks.train.loop.checkpoint_policy import CheckpointManager  # noqa: E402
+from allranks.train.monitoring.profiled_steps import SECONDS, StepSampler  # noqa: E402
+from allranks.train.monitoring.recorder import StepTimesFile  # noqa: E402
 from allranks.train.step.phase_timer import PHASES, PhaseTimer  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]

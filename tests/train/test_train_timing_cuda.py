@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from trainer_rig import quiet, train_lines  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
-from allranks.train.reporting.step_sampler import SECONDS  # noqa: E402
+from allranks.train.monitoring.profiled_steps import SECONDS  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("own_folder")]
 

@@ -17,8 +17,8 @@ from trainer_rig import points, quiet, samples_told, train_lines  # noqa: E402
 
 from allranks import Trainer  # noqa: E402
 from allranks.train.callbacks import Callback  # noqa: E402
-from allranks.train.reporting.recorder import StepTimesFile, throughput  # noqa: E402
-from allranks.train.reporting.step_clock import SHARED, StepClock, fit_phases  # noqa: E402
+from allranks.train.monitoring.recorder import StepTimesFile, throughput  # noqa: E402
+from allranks.train.monitoring.step_time import SHARED, StepClock, fit_phases  # noqa: E402
 from allranks.train.step.metric_accumulator import MetricAccumulator  # noqa: E402
 from allranks.train.step.phase_timer import MAX_STEPS, PHASES, PhaseTimer  # noqa: E402
 
@@ -261,8 +261,8 @@ def test_all_is_written_before_a_validation() -> None:
 def test_steps_of_ranks_can_be_written_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allranks.train.reporting.recorder.MIN_SECONDS", 0.0)
-    monkeypatch.setattr("allranks.train.reporting.recorder.BYTES_PER_SECOND", math.inf)
+    monkeypatch.setattr("allranks.train.monitoring.recorder.MIN_SECONDS", 0.0)
+    monkeypatch.setattr("allranks.train.monitoring.recorder.BYTES_PER_SECOND", math.inf)
     file = StepTimesFile(tmp_path, 1, print)
     for step in (1, 2):
         file.add(step, 1, 1, [1.0, 0.1, 0.5, 0.0])

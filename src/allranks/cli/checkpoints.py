@@ -10,8 +10,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
     from allranks.train.checkpoint.checkpoint_list import CheckpointRow
-    from allranks.train.checkpoint.store import CheckpointStore
 
 _TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt")
 _COLOURS = {"broken": "red", "unreadable": "red", "set aside": "yellow", "newer": "yellow"}

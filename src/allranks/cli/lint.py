@@ -133,7 +133,7 @@ def _show(report: LintReport, form: str | None) -> None:
 
 
 def _explain(report: LintReport) -> int:
-    from allranks.lint.job_drawing import explain
+    from allranks.lint.job_explanation import explain
 
     click.echo("\n\n".join(explain(job) for job in report.jobs))
     return 0

@@ -10,9 +10,9 @@ from allranks.core.python_imports import ImportScan
 from allranks.core.redaction import holds_secret
 from allranks.core.shell import Word
 from allranks.core.units import Gpus
+from allranks.job.config_sources import Origin
 from allranks.job.fields import Job
 from allranks.job.launchers import Launcher
-from allranks.job.layers import Origin
 from allranks.runtime.agent.agent_options import RequeuePolicy
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 from allranks._version import __version__
 from allranks.core.redaction import redact_words
 from allranks.core.units import Gpus, format_memory, format_time
-from allranks.job.layers import given
+from allranks.job.config_sources import given
 from allranks.job.plan import Plan
 
 

@@ -11,10 +11,10 @@ from allranks.cluster.sites.model import Site
 from allranks.cluster.sites.site_lookup import find_site, load_site
 from allranks.errors import JobError, UsageError
 from allranks.job.accelerate_config import check_accelerate_file, find_accelerate_file
+from allranks.job.config_sources import JobLayer, file_layer, find_file, given, merge, site_layer
 from allranks.job.deepspeed_config import check_deepspeed_config
-from allranks.job.derivation import derive
+from allranks.job.defaults import derive
 from allranks.job.fields import Job
-from allranks.job.layers import JobLayer, file_layer, find_file, given, merge, site_layer
 from allranks.job.plan import Plan
 
 

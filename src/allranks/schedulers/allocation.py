@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from allranks.cluster.slurm.commands import run_slurm
 from allranks.errors import UsageError
-from allranks.job.layers import JobLayer
+from allranks.job.config_sources import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.sbatch import body_lines
 from allranks.runs.atomic_files import write_text

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from allranks.errors import JobError
+from allranks.job.config_sources import JobLayer
 from allranks.job.fields import Job
-from allranks.job.layers import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.resolve import resolve
 from allranks.runs.run_folder import Run

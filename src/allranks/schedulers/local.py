@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from allranks.errors import UsageError
+from allranks.job.config_sources import JobLayer, file_layer
 from allranks.job.fields import Job
-from allranks.job.layers import JobLayer, file_layer
 from allranks.job.plan import Plan
 from allranks.runs.atomic_files import read_json
 from allranks.runs.run_folder import Run

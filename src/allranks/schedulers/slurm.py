@@ -21,8 +21,8 @@ from allranks.runs.atomic_files import now, read_json, write_json, write_text
 from allranks.runs.run_folder import Run
 from allranks.runtime.agent.attempt_end import CANCELLED_FILE
 from allranks.schedulers.base import Scheduler, StartedRun
-from allranks.schedulers.requeue_notes import cluster_notes, job_notes
-from allranks.schedulers.resubmission import last_attempt_note, resubmit
+from allranks.schedulers.requeue_warnings import cluster_notes, job_notes
+from allranks.schedulers.resume_job import last_attempt_note, resubmit
 from allranks.schedulers.run_setup import (
     copy_allranks,
     copy_strict_configs,

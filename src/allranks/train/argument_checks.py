@@ -11,7 +11,7 @@ from torch import nn
 from allranks.errors import UsageError
 from allranks.train.config import TrainConfig
 from allranks.train.data import DistributedLoader
-from allranks.train.step.optimization import scheduler_list
+from allranks.train.step.optimizer_settings import scheduler_list
 from allranks.train.strategies.base import Strategy
 
 if TYPE_CHECKING:

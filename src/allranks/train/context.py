@@ -23,12 +23,12 @@ from allranks.train.callbacks.base import Callback, Callbacks, TrainerView
 from allranks.train.config import TrainConfig
 from allranks.train.data import DistributedLoader
 from allranks.train.loggers.base import Loggers
+from allranks.train.model_setup import TrainEngine
 from allranks.train.step.compilation import Compiler
 from allranks.train.step.custom_steps import GradientFreeSearch
+from allranks.train.step.loss_module import Compute
 from allranks.train.step.metric_accumulator import MetricAccumulator, MetricSums
-from allranks.train.step.objective import Compute
 from allranks.train.step.step_functions import Step, StepContext
-from allranks.train.train_engine import TrainEngine
 
 
 @dataclass

@@ -27,15 +27,15 @@ from allranks.runtime.world.model import World
 from allranks.train.argument_checks import refuse_unused_fields
 from allranks.train.config import TrainConfig
 from allranks.train.data import BatchWeight, DistributedLoader
+from allranks.train.model_setup import TrainEngine, make_engine
 from allranks.train.step.metric_accumulator import MetricAccumulator
-from allranks.train.step.optimization import Warmup
+from allranks.train.step.optimizer_settings import Warmup
 from allranks.train.step.step_functions import (
     AccumulationWindow,
     StepContext,
     apply_gradients,
     finish_step,
 )
-from allranks.train.train_engine import TrainEngine, make_engine
 
 
 def prepare(*objects: Any, config: TrainConfig | None = None, **fields: Any) -> Prepared:

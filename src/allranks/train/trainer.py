@@ -20,20 +20,15 @@ from allranks.train.argument_checks import check_kinds
 from allranks.train.callbacks.base import Callback
 from allranks.train.config import TrainConfig
 from allranks.train.context import TrainContext, TrainTask
-from allranks.train.loop.build import build_engine
 from allranks.train.loop.evaluation import evaluate, predict
 from allranks.train.loop.fit import Fit, logged_pass
+from allranks.train.loop.fit_setup import build_engine
+from allranks.train.model_setup import named_optimizers
+from allranks.train.scaling_mode import in_study, study_config
 from allranks.train.step.custom_steps import is_gradient_free
 from allranks.train.step.custom_steps import optimize_step as default_optimize_step
+from allranks.train.step.loss_module import Compute, Metric, drives_optimizers, make_compute
 from allranks.train.step.metric_accumulator import DeferredScalar
-from allranks.train.step.objective import (
-    Compute,
-    Metric,
-    drives_optimizers,
-    make_compute,
-)
-from allranks.train.study_mode import in_study, study_config
-from allranks.train.train_engine import named_optimizers
 
 
 class Trainer(Callback):

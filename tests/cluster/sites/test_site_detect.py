@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from allranks.cluster.sites import NodeShape, detect_site, dump_site
-from allranks.cluster.sites import scontrol_records as records
+from allranks.cluster.sites import scontrol_nodes as records
 from allranks.cluster.sites.site_detection import cluster_name, slurm_runner
 from allranks.cluster.sites.site_toml import parse_site
 from allranks.errors import MissingDependencyError, SlurmError

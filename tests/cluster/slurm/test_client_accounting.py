@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from allranks.cluster.slurm.accounting import FIELDS, NEWER, job_usage
-from allranks.cluster.slurm.controller_records import fields
 from allranks.cluster.slurm.job_states import JobState
 from allranks.cluster.slurm.job_usage import (
     count,
@@ -19,6 +18,7 @@ from allranks.cluster.slurm.job_usage import (
     spent_seconds,
     tres,
 )
+from allranks.cluster.slurm.scontrol_usage import fields
 from allranks.errors import SlurmError, UsageError
 
 Fake = Callable[[str, str], None]

@@ -15,12 +15,7 @@ from allranks.runtime.agent.rank_environment import RankPlacement
 from allranks.runtime.world.detection import detect
 from allranks.runtime.world.endpoints import derived_port
 from allranks.runtime.world.model import World
-from allranks.runtime.world.worker_discovery import (
-    discover_workers,
-    is_free,
-    reserve_port,
-    worker_host,
-)
+from allranks.runtime.world.tf_config import discover_workers, is_free, reserve_port, worker_host
 
 
 def _world(rank: int, size: int = 3, port: int = 24000, nodes: int = 1) -> World:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allranks.core.shell import join
-from allranks.job.derivation import derive
+from allranks.job.defaults import derive
 from allranks.job.fields import LAUNCHER_NAMES, Job
 from allranks.job.launchers import LAUNCHERS, LocalNode
 from allranks.job.launchers.horovodrun import rendezvous_server_lines

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from allranks.cluster.sites.model import Site
-from allranks.job.derivation import derive
+from allranks.job.config_sources import Origin, given
+from allranks.job.defaults import derive
 from allranks.job.fields import Job
-from allranks.job.layers import Origin, given
 from allranks.job.plan import Plan
 from allranks.job.sbatch import render
 

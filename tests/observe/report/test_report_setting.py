@@ -114,7 +114,7 @@ def test_how_long_a_killed_run_lived_is_not_known_better() -> None:
 
 
 def test_a_run_that_plain_python_started_has_its_versions(tmp_path: Path) -> None:
-    text = "from allranks.train.run_folder import make_folder; make_folder('runs', 'plain')"
+    text = "from allranks.train.trainer_run import make_folder; make_folder('runs', 'plain')"
     subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=True, env=_plain_env(tmp_path))
     [folder] = (tmp_path / "runs").glob("plain-*")
     assert json.loads((folder / "versions.json").read_text())["packages"]["click"]

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from allranks.errors import UsageError  # noqa: E402
 from allranks.train import TrainConfig, Trainer  # noqa: E402
-from allranks.train.study_mode import VARIABLE  # noqa: E402
+from allranks.train.scaling_mode import VARIABLE  # noqa: E402
 
 
 def _trainer(**fields: Any) -> Trainer:

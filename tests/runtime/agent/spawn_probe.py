@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import allranks
-from allranks.runtime.agent.spawn import ensure_ranks
+from allranks.runtime.agent.self_launch import ensure_ranks
 
 if os.environ.get("PROBE_TORCH"):
     import torch

@@ -17,7 +17,7 @@ from allranks.runs.attempt import Attempt
 from allranks.runs.progress_file import AttemptProgress, record_interruption
 from allranks.runtime.agent.agent_options import RequeuePolicy
 from allranks.runtime.agent.attempt_end import AttemptEnd, Decision, end_attempt
-from allranks.runtime.agent.scontrol_facts import JobFacts, gone_nodes, lost_nodes, read_job
+from allranks.runtime.agent.scontrol_job import JobFacts, gone_nodes, lost_nodes, read_job
 
 ON = RequeuePolicy(requeue=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from spawn_rig import PROBE, Start, adds_up
 
-from allranks.runtime.agent.spawn import names_a_program, relaunch_obstacle
+from allranks.runtime.agent.self_launch import names_a_program, relaunch_obstacle
 from allranks.runtime.world.detection import detect, launch_id
 from allranks.runtime.world.endpoints import free_port
 from launcher_variables import step
@@ -112,7 +112,7 @@ def test_ranks_that_come_after_training_began_are_refused(tmp_path):
     assert "nprocs=2 was asked for, but 1 rank is running" in err
 
 
-ASK = "from allranks.runtime.agent.spawn import ensure_ranks as e; print(e({}).size)"
+ASK = "from allranks.runtime.agent.self_launch import ensure_ranks as e; print(e({}).size)"
 
 
 def asked(tmp_path, nprocs, **env):

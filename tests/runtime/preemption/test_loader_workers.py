@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from allranks.runtime.preemption.loader_workers import shield_workers  # noqa: E402
+from allranks.runtime.preemption.worker_signals import shield_workers  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -35,7 +35,7 @@ def _own_loop_again() -> Iterator[None]:
     from torch.utils.data import dataloader
     from torch.utils.data._utils import worker
 
-    from allranks.runtime.preemption import loader_workers as workers
+    from allranks.runtime.preemption import worker_signals as workers
 
     started = dataloader._MultiProcessingDataLoaderIter.__init__
     yield

@@ -75,7 +75,7 @@ def test_a_signal_before_the_training_ends_all(tmp_path: Path, clean_env: dict[s
     path = tmp_path / "early.py"
     path.write_text(
         "import os, time\nfrom pathlib import Path\n"
-        "from allranks.runtime.agent.spawn import ensure_ranks\n"
+        "from allranks.runtime.agent.self_launch import ensure_ranks\n"
         "here = ensure_ranks(2)\n"
         "Path(f'ready{here.rank}').write_text(str(os.getpid()))\ntime.sleep(60)\n"
     )

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from allranks.errors import UsageError
-from allranks.runtime.preemption.sync_points import SyncPoints
+from allranks.runtime.preemption.flag_exchange import SyncPoints
 from allranks.runtime.world.communicator import SingleProcess
 
 

@@ -9,7 +9,7 @@ import pytest
 from allranks.errors import UsageError
 from allranks.runs.atomic_files import write_json
 from allranks.runs.run_folder import Run
-from allranks.schedulers.resubmission import changed_script, last_attempt_note
+from allranks.schedulers.resume_job import changed_script, last_attempt_note
 
 SCRIPT = """#!/bin/bash
 #SBATCH --time=01:00:00

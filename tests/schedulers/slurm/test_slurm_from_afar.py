@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
 OWN = """
 import time
-from allranks.train.run_folder import make_folder
+from allranks.train.trainer_run import make_folder
 make_folder("runs", "own")
 time.sleep(600)
 """

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from allranks.train.checkpoint.saver import CheckpointSaver
-from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.async_writer import CheckpointSaver
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
 from allranks.train.checkpoint.write_plan import CheckpointState
 
 

@@ -17,9 +17,9 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from allranks.train.checkpoint.dcp import load
 from allranks.train.checkpoint.write_plan import make_write_plan
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
-from allranks.train.checkpoint.saver import CheckpointSaver
+from allranks.train.checkpoint.async_writer import CheckpointSaver
 from allranks.train.checkpoint.write_plan import CheckpointState
-from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
 
 torch.set_num_threads(1)
 store = CheckpointStore(Path(sys.argv[1]))

@@ -19,10 +19,10 @@ import torch
 from checkpoint_rig import names, new_store, save, save_steps, small
 
 from allranks.errors import UsageError
-from allranks.train.checkpoint import completion_notes
+from allranks.train.checkpoint import rank_completion as completion_notes
+from allranks.train.checkpoint.async_writer import CheckpointSaver
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader, unpack_blob
 from allranks.train.checkpoint.manifest import BrokenCheckpoint, Manifest
-from allranks.train.checkpoint.saver import CheckpointSaver
 from allranks.train.checkpoint.valid_checkpoints import find_problems
 from allranks.train.checkpoint.weights_export import export_weights
 from allranks.train.checkpoint.write_plan import CheckpointState
@@ -33,7 +33,7 @@ from pathlib import Path
 import torch
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.checkpoint.write_plan import CheckpointState
-from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
 from allranks.train.checkpoint.valid_checkpoints import find_problems
 from allranks.errors import UsageError
 from checkpoint_rig import save

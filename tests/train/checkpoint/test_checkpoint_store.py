@@ -13,14 +13,14 @@ import torch
 from checkpoint_rig import flip, names, new_store, save, save_steps, small
 
 from allranks.errors import UsageError
+from allranks.train.checkpoint import checkpoint_folder as storing
 from allranks.train.checkpoint import durable_io, valid_checkpoints
-from allranks.train.checkpoint import store as storing
+from allranks.train.checkpoint.async_writer import CheckpointSaver
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore, OwnershipLost
 from allranks.train.checkpoint.checkpoint_list import list_checkpoints
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.checkpoint.durable_io import UnreadableCheckpoint
 from allranks.train.checkpoint.manifest import FORMAT, BrokenCheckpoint, Manifest, NewerCheckpoint
-from allranks.train.checkpoint.saver import CheckpointSaver
-from allranks.train.checkpoint.store import CheckpointStore, OwnershipLost
 from allranks.train.checkpoint.valid_checkpoints import (
     find_newest_valid,
     find_problems,

@@ -145,7 +145,7 @@ def test_tied_tensors_are_written_once(tmp_path: Path) -> None:
 def test_the_copy_is_taken_before_start_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from allranks.train.checkpoint.saver import CheckpointSaver
+    from allranks.train.checkpoint.async_writer import CheckpointSaver
 
     store, token = new_store(tmp_path)
     monkeypatch.setattr(staging, "SLAB", 1 << 16)
@@ -162,7 +162,7 @@ def test_the_copy_is_taken_before_start_returns(
 
 
 def test_the_memory_of_the_copies_is_given_back(tmp_path: Path) -> None:
-    from allranks.train.checkpoint.saver import CheckpointSaver
+    from allranks.train.checkpoint.async_writer import CheckpointSaver
 
     store, token = new_store(tmp_path)
     saver = CheckpointSaver(store, 0, 1, token)
@@ -245,7 +245,7 @@ def test_views_and_strides_are_saved_as_they_look(tmp_path: Path) -> None:
     ],
 )
 def test_what_has_no_plain_bytes_is_refused(tmp_path: Path, value: Any, words: str) -> None:
-    from allranks.train.checkpoint.saver import CheckpointSaver
+    from allranks.train.checkpoint.async_writer import CheckpointSaver
 
     store, token = new_store(tmp_path)
     with pytest.raises(UsageError, match=words):

@@ -16,7 +16,7 @@ from torch import nn
 from allranks.cli.checkpoints import checkpoints
 from allranks.errors import AllranksError, UsageError
 from allranks.runs.run_folder import Run
-from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
 from allranks.train.checkpoint.weights_export import export_weights
 from allranks.train.checkpoint.write_plan import CheckpointState
 

@@ -22,8 +22,14 @@ from allranks.train.data.audit import (  # noqa: E402  # noqa: E402
     compare_streams,
     ranks_text,
 )
-from allranks.train.data.digest import digest, fingerprint, fingerprints, mix_seed, ordered_digest  # noqa: E402
-from allranks.train.data.indexed import compare_identities, identify_dataset  # noqa: E402
+from allranks.train.data.map_style import compare_identities, identify_dataset  # noqa: E402
+from allranks.train.data.sample_hash import (  # noqa: E402
+    digest,
+    fingerprint,
+    fingerprints,
+    mix_seed,
+    ordered_digest,
+)
 
 
 def report(rank: int, given: Any, whole: Any, batches: int = 3) -> RankReport:

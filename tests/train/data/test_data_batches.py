@@ -23,8 +23,8 @@ from allranks.train.data import (  # noqa: E402
     to_device,
 )
 from allranks.train.data.batch_transfer import count_samples, leaves  # noqa: E402
-from allranks.train.data.indexed import MapStyleLoader  # noqa: E402
-from allranks.train.data.tensors import TensorLoader  # noqa: E402
+from allranks.train.data.map_style import MapStyleLoader  # noqa: E402
+from allranks.train.data.tensor_loader import TensorLoader  # noqa: E402
 
 Pair = namedtuple("Pair", "x y")
 

@@ -14,7 +14,8 @@ if not torch.cuda.is_available():
 from data_rig import Plain  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from allranks.train.data import LoaderOptions, distribute_loader, tensors, to_dataloader  # noqa: E402
+from allranks.train.data import LoaderOptions, distribute_loader, to_dataloader  # noqa: E402
+from allranks.train.data import tensor_loader as tensors  # noqa: E402
 
 
 def run(loader: Any, device: str, **options: Any) -> list[Any]:

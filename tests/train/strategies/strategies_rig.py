@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from allranks.runtime.world import World
+from allranks.train.checkpoint.async_writer import CheckpointSaver
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
-from allranks.train.checkpoint.saver import CheckpointSaver
-from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.checkpoint.write_plan import CheckpointState
 from allranks.train.strategies import DDP, FSDP, Single, Strategy, StrategyOptions
-from allranks.train.strategies.named_states import join_tensors, split_tensors
+from allranks.train.strategies.named_state_dicts import join_tensors, split_tensors
 
 CPU = torch.device("cpu")
 BATCH, LENGTH, WORDS, WIDTH = 16, 6, 11, 10

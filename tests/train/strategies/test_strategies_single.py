@@ -17,14 +17,14 @@ from strategies_rig import CPU, KINDS, Block, TinyGPT, Training, a_world, same  
 from torch import nn  # noqa: E402
 
 from allranks.errors import UsageError, WorldError  # noqa: E402
+from allranks.train.checkpoint.async_writer import CheckpointSaver  # noqa: E402
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore  # noqa: E402
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader, pack_blob, unpack_blob  # noqa: E402
-from allranks.train.checkpoint.saver import CheckpointSaver  # noqa: E402
-from allranks.train.checkpoint.store import CheckpointStore  # noqa: E402
 from allranks.train.checkpoint.write_plan import CheckpointState  # noqa: E402
 from allranks.train.strategies import DDP, Single, Strategy, StrategyOptions  # noqa: E402
 from allranks.train.strategies.deepspeed import DeepSpeed  # noqa: E402
-from allranks.train.strategies.modules import blocks, outer_blocks  # noqa: E402
-from allranks.train.strategies.named_states import TensorsInMemory, split_tensors  # noqa: E402
+from allranks.train.strategies.module_wrapping import blocks, outer_blocks  # noqa: E402
+from allranks.train.strategies.named_state_dicts import TensorsInMemory, split_tensors  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

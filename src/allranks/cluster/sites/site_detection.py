@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from allranks.cluster.sites import scontrol_records as records
+from allranks.cluster.sites import scontrol_nodes as records
 from allranks.cluster.sites.model import Match, NodeShape, Partition, Site
-from allranks.cluster.sites.scontrol_records import Record
+from allranks.cluster.sites.scontrol_nodes import Record
 from allranks.cluster.slurm.commands import check_configuration
 from allranks.errors import MissingDependencyError, SlurmError
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from allranks.cluster.slurm.commands import query
-from allranks.cluster.slurm.controller_records import controller_usage
 from allranks.cluster.slurm.job_states import parse_state
 from allranks.cluster.slurm.job_status import code_and_signal, moment, shell_code, time_limit
 from allranks.cluster.slurm.job_usage import (
@@ -27,6 +26,7 @@ from allranks.cluster.slurm.job_usage import (
     tres,
 )
 from allranks.cluster.slurm.jobs import checked_ids
+from allranks.cluster.slurm.scontrol_usage import controller_usage
 from allranks.errors import AllranksError, MissingDependencyError, SlurmError
 
 Row = Mapping[str, str]

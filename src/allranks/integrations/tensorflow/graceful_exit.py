@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from allranks.runtime.preemption.deadline import shared_deadline
-from allranks.runtime.preemption.sync_points import SyncPoints
+from allranks.runtime.preemption.flag_exchange import SyncPoints
 from allranks.runtime.world import world
 from allranks.runtime.world.communicator import (
     Communicator,

@@ -15,7 +15,7 @@ from allranks.integrations.tensorflow import keras_repairs
 from allranks.runtime.world import World, world
 from allranks.runtime.world.detection import launch_id
 from allranks.runtime.world.endpoints import split_endpoint
-from allranks.runtime.world.worker_discovery import discover_workers, is_free, tf_config
+from allranks.runtime.world.tf_config import discover_workers, is_free, tf_config
 
 COMMUNICATION = ("auto", "nccl", "ring")
 _RENDEZVOUS_SECONDS = 300.0

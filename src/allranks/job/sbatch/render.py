@@ -17,13 +17,6 @@ from allranks.job.environments import (
     variable_lines,
 )
 from allranks.job.plan import Plan
-from allranks.job.sbatch.attempt_lines import (
-    asks_agent,
-    attempt_lines,
-    end_lines,
-    folder_lines,
-    follows_up,
-)
 from allranks.job.sbatch.launch_lines import agent_binding, launch_lines
 from allranks.job.sbatch.rendezvous_lines import (
     PORT_OF_JOB,
@@ -33,6 +26,13 @@ from allranks.job.sbatch.rendezvous_lines import (
     task_lines,
 )
 from allranks.job.sbatch.requeue_lines import earlier_attempt_lines, requeue_lines
+from allranks.job.sbatch.run_folder_lines import (
+    asks_agent,
+    attempt_lines,
+    end_lines,
+    folder_lines,
+    follows_up,
+)
 from allranks.job.sbatch.sbatch_directives import directive_lines
 
 SHELLCHECK = [

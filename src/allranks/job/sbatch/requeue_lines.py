@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from allranks.core.shell import quote
 from allranks.job.plan import Plan
-from allranks.job.sbatch.attempt_lines import (
+from allranks.job.sbatch.run_folder_lines import (
     END,
     SAVED,
     agent_words,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from allranks.errors import JobError, UsageError
-from allranks.job.layers import JobLayer
+from allranks.job.config_sources import JobLayer
 from allranks.job.plan import Plan
 from allranks.job.resolve import resolve
 from allranks.observe.scaling.scaling_study import Point, Study

@@ -17,8 +17,8 @@ from typing import IO, Any, TypeVar, cast
 
 from allranks.core.shell import quote
 from allranks.errors import JobError, RunNotFoundError, UsageError
+from allranks.job.config_sources import file_layer, find_file
 from allranks.job.field_parsing import text
-from allranks.job.layers import file_layer, find_file
 from allranks.observe.scaling.sizes import AXES, SizeAxis, implied_kind
 from allranks.runs.atomic_files import now, read_json, write_json
 from allranks.runs.run_folder import Run, safe_name, split_id

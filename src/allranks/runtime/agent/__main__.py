@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> object:
 
 def _block_signals(options: AgentOptions) -> None:
     """Run a launcher with TERM, USR1 and USR2 blocked: at one of them it would end its ranks."""
-    from allranks.runtime.agent.rank_processes import exec_with_blocked_signals
+    from allranks.runtime.agent.fork_exec import exec_with_blocked_signals
 
     exec_with_blocked_signals(options.command)
 
@@ -81,7 +81,7 @@ def _attempt_end(options: AgentOptions) -> int:
     )
     from allranks.runtime.agent.attempt_start import NO_OPTION, exclude_option
     from allranks.runtime.agent.failures import summary
-    from allranks.runtime.agent.scontrol_facts import gone_nodes, read_job
+    from allranks.runtime.agent.scontrol_job import gone_nodes, read_job
 
     attempt = Attempt.open(Path(options.attempt or "."))
     code = first_error(attempt.path, options.exit_code or 0)

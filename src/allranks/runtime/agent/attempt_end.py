@@ -23,7 +23,7 @@ from allranks.runs.attempt_history import (
 )
 from allranks.runs.progress_file import record_interruption
 from allranks.runtime.agent.agent_options import RequeuePolicy
-from allranks.runtime.agent.scontrol_facts import JobFacts
+from allranks.runtime.agent.scontrol_job import JobFacts
 
 CANCELLED_FILE = "cancelled"
 """Written into the run folder by ``allranks cancel``: Slurm's own record of it may be lost."""

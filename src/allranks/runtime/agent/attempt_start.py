@@ -17,7 +17,7 @@ from allranks.runs.attempt_history import attempts_of, attempts_without_progress
 from allranks.runs.run_folder import RESUBMITTED
 from allranks.runtime.agent.agent_options import RequeuePolicy
 from allranks.runtime.agent.attempt_end import no_progress_reason
-from allranks.runtime.agent.scontrol_facts import lost_nodes
+from allranks.runtime.agent.scontrol_job import lost_nodes
 from allranks.runtime.world.hostlist import expand_hostlist
 
 EXCLUDED = "excluded"

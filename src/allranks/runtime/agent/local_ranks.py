@@ -27,10 +27,10 @@ from allranks.errors import Interrupted, UsageError
 from allranks.runtime.agent.attempt_files import AttemptFiles
 from allranks.runtime.agent.console import StderrDisplay, print_line
 from allranks.runtime.agent.failures import is_lost_peer
+from allranks.runtime.agent.fork_exec import open_pipe
 from allranks.runtime.agent.linux_processes import send
 from allranks.runtime.agent.rank_environment import in_step
 from allranks.runtime.agent.rank_output import Child, RankOutput
-from allranks.runtime.agent.rank_processes import open_pipe
 from allranks.runtime.agent.supervisor import Exits, Supervisor, ThreadEvents, read_grace
 
 _LAST_RANKS_SECONDS = 60.0

@@ -169,7 +169,7 @@ def tensorflow_variables(placement: RankPlacement, env: Mapping[str, str]) -> di
     """Return TF_CONFIG, and what SlurmClusterResolver needs on a node without GPUs."""
     from allranks.runtime.world.detection import launch_id
     from allranks.runtime.world.model import World
-    from allranks.runtime.world.worker_discovery import (
+    from allranks.runtime.world.tf_config import (
         discover_workers,
         discover_workers_of_nodes,
         tf_config,
@@ -191,7 +191,7 @@ def tensorflow_variables(placement: RankPlacement, env: Mapping[str, str]) -> di
 
 def _agent_per_rank(local_size: int, size: int, env: Mapping[str, str]) -> bool:
     """Return whether every rank has an agent of its own, so that all can be asked at once."""
-    from allranks.runtime.world.sources import mpi_launchers as mpi
+    from allranks.runtime.world.launcher_env import mpi_launchers as mpi
 
     if local_size == 1 or env.get("TORCHELASTIC_RUN_ID") or mpi.read(env) is not None:
         return True

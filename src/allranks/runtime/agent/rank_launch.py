@@ -15,6 +15,7 @@ from allranks.runtime.agent.agent_options import AgentOptions, shown_ranks
 from allranks.runtime.agent.attempt_files import AttemptFiles, stamp
 from allranks.runtime.agent.build_locks import check_build_locks
 from allranks.runtime.agent.console import Console
+from allranks.runtime.agent.fork_exec import RankSpec, StartSettings, start_ranks
 from allranks.runtime.agent.linux_processes import become_subreaper
 from allranks.runtime.agent.orphans import LAUNCH_ID, GuardProcess, new_launch_id
 from allranks.runtime.agent.rank_environment import (
@@ -25,7 +26,6 @@ from allranks.runtime.agent.rank_environment import (
     rank_environment,
 )
 from allranks.runtime.agent.rank_output import Child, ThreadMessages
-from allranks.runtime.agent.rank_processes import RankSpec, StartSettings, start_ranks
 from allranks.runtime.agent.rank_supervisor import RankSettings, RankSupervisor
 from allranks.runtime.agent.supervisor import HANDLED, SignalEvents, read_grace
 from allranks.runtime.telemetry import SAMPLED

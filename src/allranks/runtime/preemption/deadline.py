@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from allranks.errors import Interrupted, UsageError
+from allranks.runtime.preemption.flag_exchange import SECONDS, SyncPoints
 from allranks.runtime.preemption.job_end_time import find_job_end, format_remaining, query_slurm
-from allranks.runtime.preemption.loader_workers import shield_workers
 from allranks.runtime.preemption.progress_writer import ProgressWriter, StepCounter
 from allranks.runtime.preemption.signal_flags import SignalFlags
-from allranks.runtime.preemption.sync_points import SECONDS, SyncPoints
+from allranks.runtime.preemption.worker_signals import shield_workers
 from allranks.runtime.world.communicator import Communicator, SingleProcess, find_communicator
 
 MARGIN = 30.0

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from allranks.runtime.preemption.job_end_time import find_job_end
-from allranks.runtime.preemption.loader_workers import shield_process
 from allranks.runtime.preemption.signal_flags import STOP_SIGNALS
+from allranks.runtime.preemption.worker_signals import shield_process
 from allranks.runtime.world import world
 
 _WORKERS = 2

@@ -27,12 +27,12 @@ from allranks.runtime.world.env_variables import (
     step_id,
     visible_devices,
 )
+from allranks.runtime.world.launcher_env import framework_launchers as frameworks
+from allranks.runtime.world.launcher_env import mpi_launchers as mpi
+from allranks.runtime.world.launcher_env import rank_variables as contract
+from allranks.runtime.world.launcher_env import slurm_tasks as slurm
+from allranks.runtime.world.launcher_env import world_override as override
 from allranks.runtime.world.model import DetectedRank, World
-from allranks.runtime.world.sources import framework_launchers as frameworks
-from allranks.runtime.world.sources import mpi_launchers as mpi
-from allranks.runtime.world.sources import rank_variables as contract
-from allranks.runtime.world.sources import slurm_tasks as slurm
-from allranks.runtime.world.sources import world_override as override
 
 _LAUNCHES = ("PMIX_NAMESPACE", "I_MPI_HYDRA_UUID", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 """Variables that differ between two launches of one user on one machine."""

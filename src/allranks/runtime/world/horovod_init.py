@@ -23,8 +23,8 @@ from allranks.runtime.world import process_group
 from allranks.runtime.world.communicator import get_communicator
 from allranks.runtime.world.endpoints import route_address
 from allranks.runtime.world.env_variables import read_int
+from allranks.runtime.world.launcher_env import mpi_launchers as mpi
 from allranks.runtime.world.model import World
-from allranks.runtime.world.sources import mpi_launchers as mpi
 
 ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 _RENDEZVOUS_SECONDS = "300"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allranks.core.lazy import names_from
+from allranks.core.lazy_attributes import names_from
 
 if TYPE_CHECKING:
-    from allranks.train.callbacks.artifacts import LogModel as LogModel
-    from allranks.train.callbacks.artifacts import WritePlots as WritePlots
+    from allranks.train.callbacks.adaptive_sampling import R3Dataset as R3Dataset
+    from allranks.train.callbacks.adaptive_sampling import Resample as Resample
     from allranks.train.callbacks.base import EVENTS as EVENTS
     from allranks.train.callbacks.base import Callback as Callback
     from allranks.train.callbacks.base import Callbacks as Callbacks
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from allranks.train.callbacks.metric_tracking import ReduceOnPlateau as ReduceOnPlateau
     from allranks.train.callbacks.metric_tracking import SaveBest as SaveBest
     from allranks.train.callbacks.metric_tracking import SaveEvery as SaveEvery
-    from allranks.train.callbacks.resample import R3Dataset as R3Dataset
-    from allranks.train.callbacks.resample import Resample as Resample
+    from allranks.train.callbacks.plots_and_models import LogModel as LogModel
+    from allranks.train.callbacks.plots_and_models import WritePlots as WritePlots
 
 _HOMES = {
     "BestTracker": "metric_tracking",
@@ -37,16 +37,16 @@ _HOMES = {
     "EarlyStopping": "metric_tracking",
     "GradientMonitor": "gradient_monitor",
     "LRSchedule": "lr_schedules",
-    "LogModel": "artifacts",
-    "R3Dataset": "resample",
+    "LogModel": "plots_and_models",
+    "R3Dataset": "adaptive_sampling",
     "ReduceOnPlateau": "metric_tracking",
-    "Resample": "resample",
+    "Resample": "adaptive_sampling",
     "SaveBest": "metric_tracking",
     "SaveEvery": "metric_tracking",
     "StepDecay": "lr_schedules",
     "TrainerView": "base",
     "When": "base",
-    "WritePlots": "artifacts",
+    "WritePlots": "plots_and_models",
 }
 
 __all__ = [*_HOMES]

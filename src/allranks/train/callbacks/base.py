@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from allranks.errors import UsageError, did_you_mean
-from allranks.train.checkpoint_values import plain
+from allranks.train.plain_values import plain
 
 EVENTS = (
     "fit_start", "epoch_start", "batch_start", "batch_end", "before_step", "step_end", "log",

@@ -8,9 +8,9 @@ from typing import Any
 
 from allranks.errors import UsageError
 from allranks.runs.run_lookup import find_run
+from allranks.train.checkpoint.checkpoint_folder import LATEST, CheckpointStore
 from allranks.train.checkpoint.durable_io import ReadProblem
 from allranks.train.checkpoint.manifest import NAME, SavedCheckpoint, parse_step_folder, read_saved
-from allranks.train.checkpoint.store import LATEST, CheckpointStore
 from allranks.train.checkpoint.valid_checkpoints import find_problems
 
 BEST = "best"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.errors import UsageError
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
 from allranks.train.checkpoint.durable_io import (
     ReadProblem,
     UnreadableCheckpoint,
@@ -21,7 +22,6 @@ from allranks.train.checkpoint.manifest import (
     SavedCheckpoint,
     read_saved,
 )
-from allranks.train.checkpoint.store import CheckpointStore
 
 _BLOCK = 16 << 20
 

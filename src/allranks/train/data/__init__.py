@@ -4,8 +4,8 @@ from allranks.train.data.audit import AuditReport
 from allranks.train.data.base import BatchWeight, DistributedLoader, LoaderOptions
 from allranks.train.data.batch_transfer import to_device
 from allranks.train.data.dict_loader import DictLoader
-from allranks.train.data.distribute import distribute_loader
-from allranks.train.data.tensors import InfiniteTensorDataset, to_dataloader
+from allranks.train.data.make_loader import distribute_loader
+from allranks.train.data.tensor_loader import InfiniteTensorDataset, to_dataloader
 
 __all__ = [
     "AuditReport",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from allranks.train.data.digest import Array, Digest, Words, digest, fingerprints
+from allranks.train.data.sample_hash import Array, Digest, Words, digest, fingerprints
 
 _SAMPLES = 1 << 16
 _SECONDS = 1.0

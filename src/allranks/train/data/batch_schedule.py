@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from allranks.train.data.base import BatchWeight, weigh_batch
-from allranks.train.data.digest import Array, Digest, index_array, ordered_digest
+from allranks.train.data.sample_hash import Array, Digest, index_array, ordered_digest
 from allranks.train.data.sample_order import EndlessSampler, SampleOrder, draw_items, has_length
 
 OrderCheck = Callable[[Digest], None]

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from allranks.train.data.batch_schedule import BatchSchedule, RankBatch
-from allranks.train.data.digest import mix_seed
 from allranks.train.data.random_state import seed_all
+from allranks.train.data.sample_hash import mix_seed
 
 
 def copy_loader(

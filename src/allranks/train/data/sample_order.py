@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from allranks.train.data.digest import Array, index_array, mix_seed
 from allranks.train.data.random_state import OwnRandomState
+from allranks.train.data.sample_hash import Array, index_array, mix_seed
 
 _INDICES_AT_ONCE = 1 << 16  # converted to Python numbers at a time
 

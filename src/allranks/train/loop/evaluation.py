@@ -14,9 +14,9 @@ from allranks.errors import UsageError
 from allranks.train.context import TrainContext
 from allranks.train.data import DistributedLoader
 from allranks.train.data.batch_transfer import count_samples
+from allranks.train.model_setup import TrainEngine
+from allranks.train.step.loss_module import Compute, call_model, make_compute
 from allranks.train.step.metric_accumulator import MetricAccumulator
-from allranks.train.step.objective import Compute, call_model, make_compute
-from allranks.train.train_engine import TrainEngine
 
 
 @contextmanager

@@ -14,16 +14,17 @@ from allranks.runs.atomic_files import write_json
 from allranks.runs.progress_file import current_attempt
 from allranks.runtime.preemption.deadline import shared_deadline
 from allranks.train.callbacks.base import Callbacks
-from allranks.train.checkpoint.store import CheckpointStore
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
 from allranks.train.context import TrainContext
 from allranks.train.loggers import make_loggers
 from allranks.train.loggers.base import Loggers, RunInfo
-from allranks.train.loop.build import build_fit, close_loaders
-from allranks.train.loop.checkpoint_manager import CheckpointManager
+from allranks.train.loop.checkpoint_policy import CheckpointManager
+from allranks.train.loop.fit_setup import build_fit, close_loaders
 from allranks.train.loop.resume_point import ResumedFrom, start_or_resume
 from allranks.train.loop.training_loop import TrainingLoop
-from allranks.train.reporting.recorder import MetricsRecorder
-from allranks.train.run_folder import (
+from allranks.train.monitoring.recorder import MetricsRecorder
+from allranks.train.step.loss_module import explain_type_error
+from allranks.train.trainer_run import (
     attempt_folder,
     checkpoint_folder,
     fit_number,
@@ -32,7 +33,6 @@ from allranks.train.run_folder import (
     script_name,
     write_settings,
 )
-from allranks.train.step.objective import explain_type_error
 
 
 class Fit:
@@ -184,7 +184,7 @@ def _note_start(context: TrainContext) -> None:
 
 
 def _print_banner(context: TrainContext, resumed: bool) -> None:
-    from allranks.train.reporting.banner import banner
+    from allranks.train.monitoring.banner import banner
 
     for line in banner(context, resumed):
         context.say(line)
@@ -194,7 +194,7 @@ def _start_progress_bar(context: TrainContext) -> Callable[[], None]:
     """Start the bar on rank 0; return the function that stops it."""
     if not context.world.is_main or context.config.progress is False:
         return lambda: None
-    from allranks.train.reporting.progress_bar import ProgressBar
+    from allranks.train.monitoring.progress_bar import ProgressBar
 
     bar = ProgressBar(context.state, enabled=context.config.progress).start()
     before, context.print_line = context.print_line, bar.say
@@ -207,7 +207,7 @@ def _start_progress_bar(context: TrainContext) -> Callable[[], None]:
 
 
 def _draw_curve(context: TrainContext) -> None:
-    from allranks.train.reporting.loss_curve import draw_curve
+    from allranks.train.monitoring.curve_svg import draw_curve
 
     try:
         draw_curve(context.folder)

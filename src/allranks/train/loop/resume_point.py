@@ -10,9 +10,9 @@ from typing import Any
 from allranks.errors import AllranksError, UsageError
 from allranks.runs.atomic_files import read_json
 from allranks.runtime.world.communicator import Communicator
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.checkpoint.manifest import read_saved
-from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.checkpoint.valid_checkpoints import (
     find_newest_valid,
     find_problems,
@@ -21,10 +21,10 @@ from allranks.train.checkpoint.valid_checkpoints import (
 from allranks.train.config import TrainConfig
 from allranks.train.context import TrainContext
 from allranks.train.loggers.line_file import count_logged_lines
-from allranks.train.loop.build import rebuild_loaders
-from allranks.train.loop.checkpoint_manager import CheckpointManager
-from allranks.train.loop.checkpoint_state import check_fits, restore
-from allranks.train.loop.checkpoint_writer import FINISHED, note_finished
+from allranks.train.loop.checkpoint_policy import CheckpointManager
+from allranks.train.loop.collective_save import FINISHED, note_finished
+from allranks.train.loop.fit_setup import rebuild_loaders
+from allranks.train.loop.save_restore import check_fits, restore
 
 
 @dataclass(frozen=True)

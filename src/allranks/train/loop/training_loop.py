@@ -17,19 +17,19 @@ from allranks.errors import UsageError
 from allranks.runtime.preemption.deadline import shared_deadline
 from allranks.train.context import TrainContext
 from allranks.train.data import BatchWeight, DistributedLoader
-from allranks.train.loop.build import has_standard_step, make_step
-from allranks.train.loop.checkpoint_manager import CheckpointManager
-from allranks.train.loop.coordination import (
+from allranks.train.loop.checkpoint_policy import CheckpointManager
+from allranks.train.loop.evaluation import evaluate
+from allranks.train.loop.fit_setup import has_standard_step, make_step
+from allranks.train.loop.stop_agreement import (
     Coordinator,
     PreemptionRequested,
     StopConditions,
     SyncDecision,
 )
-from allranks.train.loop.evaluation import evaluate
-from allranks.train.reporting.recorder import MetricsRecorder
-from allranks.train.reporting.step_sampler import NEVER
+from allranks.train.monitoring.profiled_steps import NEVER
+from allranks.train.monitoring.recorder import MetricsRecorder
 from allranks.train.step.compilation import compile_errors
-from allranks.train.step.optimization import step_epoch_schedulers
+from allranks.train.step.optimizer_settings import step_epoch_schedulers
 from allranks.train.step.step_functions import flag_last_batch
 
 
@@ -272,7 +272,7 @@ class TrainingLoop:
 
     def _print_epoch(self, seconds: float) -> None:
         if self._context.world.is_main:
-            from allranks.train.reporting.banner import epoch_line
+            from allranks.train.monitoring.banner import epoch_line
 
             epoch, last = self._state.epoch, self._config.last_epoch
             self._context.say(epoch_line(epoch, last, self._context.metrics, seconds))

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from allranks.train.data import BatchWeight
-from allranks.train.step.objective import loss_and_metrics
+from allranks.train.step.loss_module import loss_and_metrics
 from allranks.train.step.step_functions import Step, StepContext, apply_gradients, finish_step
 
 
@@ -257,7 +257,7 @@ def optimize_step(
     device: ``float(loss)`` waits for it.
     """
     from allranks.train.data import to_device
-    from allranks.train.step.objective import make_compute
+    from allranks.train.step.loss_module import make_compute
 
     batch = xs if device is None and dtype is None else to_device(xs, device, dtype)
     optimizer.zero_grad()

@@ -19,9 +19,9 @@ from torch import nn
 
 from allranks.train.data import BatchWeight
 from allranks.train.data.batch_transfer import count_samples
+from allranks.train.step.loss_module import direct_call
 from allranks.train.step.metric_accumulator import MetricAccumulator
-from allranks.train.step.objective import direct_call
-from allranks.train.step.optimization import Precision, Warmup, WeightAverage, scheduler_list
+from allranks.train.step.optimizer_settings import Precision, Warmup, WeightAverage, scheduler_list
 from allranks.train.strategies.base import Strategy
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allranks.core.lazy import names_from
+from allranks.core.lazy_attributes import names_from
 from allranks.train.strategies.base import Strategy as Strategy
 from allranks.train.strategies.base import StrategyOptions as StrategyOptions
 from allranks.train.strategies.choose import choose_strategy as choose_strategy

@@ -21,14 +21,14 @@ from torch.optim import Optimizer
 from allranks.errors import UsageError, WorldError, did_you_mean
 from allranks.runtime.world import World
 from allranks.train.checkpoint.write_plan import FlatShard, is_shard
-from allranks.train.strategies.modules import (
+from allranks.train.strategies.module_wrapping import (
     check_initialized,
     checkpoint_activations,
     move_state,
     synchronize_batchnorm,
 )
-from allranks.train.strategies.named_states import TensorSource
-from allranks.train.strategies.state_access import StateAccess
+from allranks.train.strategies.named_state_dicts import TensorSource
+from allranks.train.strategies.state_dict_mixin import StateAccess
 from allranks.train.strategies.tensor_collectives import broadcast_tensors, clip_gradients
 
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from allranks.errors import UsageError
 from allranks.train.strategies.base import MultiRankStrategy
-from allranks.train.strategies.modules import move_state, state_tensors
+from allranks.train.strategies.module_wrapping import move_state, state_tensors
 from allranks.train.strategies.tensor_collectives import (
     BUCKET_BYTES,
     average_gradients,

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from allranks.errors import MissingDependencyError
 from allranks.train.strategies.base import MultiRankStrategy
-from allranks.train.strategies.modules import blocks, outer_blocks, unwrap
-from allranks.train.strategies.named_states import TensorSource
+from allranks.train.strategies.module_wrapping import blocks, outer_blocks, unwrap
+from allranks.train.strategies.named_state_dicts import TensorSource
 from allranks.train.strategies.tensor_collectives import broadcast_tensors
 
 try:  # torch 2.6

@@ -19,7 +19,7 @@ from allranks.errors import UsageError, did_you_mean
 from allranks.runtime.world import horovod_init as horovod
 from allranks.train.strategies.base import MultiRankStrategy
 from allranks.train.strategies.horovod_ops import AdasumSteps, GradientAverager, average_existing
-from allranks.train.strategies.modules import move_state, state_tensors
+from allranks.train.strategies.module_wrapping import move_state, state_tensors
 from allranks.train.strategies.tensor_collectives import broadcast_tensors
 
 COMPRESSIONS = ("none", "fp16")

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from allranks.train.strategies import named_states
+from allranks.train.strategies import named_state_dicts as named_states
 from allranks.train.strategies.base import MultiRankStrategy
 from allranks.train.strategies.deepspeed.partitions import gather
 

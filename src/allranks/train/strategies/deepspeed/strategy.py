@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from allranks.errors import UsageError
 from allranks.runtime.agent.build_locks import remove_stale_locks
 from allranks.runtime.world import World
-from allranks.train.strategies import named_states
+from allranks.train.strategies import named_state_dicts as named_states
 from allranks.train.strategies.base import StrategyOptions
 from allranks.train.strategies.deepspeed.config_sections import check_batch_size, schedule_params
 from allranks.train.strategies.deepspeed.deepspeed_setup import (

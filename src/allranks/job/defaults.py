@@ -20,9 +20,9 @@ from allranks.cluster.sites.partition_fit import (
 from allranks.core.python_imports import ImportScan, scan
 from allranks.core.units import Gpus
 from allranks.errors import JobError
+from allranks.job.config_sources import Origin
 from allranks.job.fields import Job, flag
 from allranks.job.launchers import LAUNCHERS, Launcher
-from allranks.job.layers import Origin
 from allranks.job.plan import JobShape, Plan
 
 NO_GPUS = Gpus(0)

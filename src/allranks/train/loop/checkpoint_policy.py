@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 
 from allranks.errors import AllranksError, UsageError
 from allranks.runtime.preemption.deadline import shared_deadline
+from allranks.train.checkpoint.checkpoint_folder import EARLIER, LATEST, QUARANTINE, CheckpointStore
 from allranks.train.checkpoint.manifest import parse_step_folder
-from allranks.train.checkpoint.store import EARLIER, LATEST, QUARANTINE, CheckpointStore
 from allranks.train.context import TrainContext
-from allranks.train.loop.checkpoint_state import take_snapshot
-from allranks.train.loop.checkpoint_writer import FINISHED, CheckpointWriter, note_finished
+from allranks.train.loop.collective_save import FINISHED, CheckpointWriter, note_finished
+from allranks.train.loop.save_restore import take_snapshot
 
 _NAME = re.compile(r"^[A-Za-z0-9_][\w.+=-]*\Z")
 PATIENCE_SECONDS = (5.0, 120.0)

@@ -23,8 +23,8 @@ from allranks.runtime.agent.console import print_line
 from allranks.runtime.world import process_group
 from allranks.runtime.world.detection import launch_id
 from allranks.runtime.world.env_variables import read_int
+from allranks.runtime.world.launcher_env.rank_variables import SPAWNED
 from allranks.runtime.world.model import World
-from allranks.runtime.world.sources.rank_variables import SPAWNED
 
 _SOURCES = {
     "environment": "RANK and WORLD_SIZE set",

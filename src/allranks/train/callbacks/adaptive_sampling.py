@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from allranks.errors import UsageError
-from allranks.train.callbacks.artifacts import evaluating
 from allranks.train.callbacks.base import Callback, TrainerView
+from allranks.train.callbacks.plots_and_models import evaluating
 
 
 class Resample(Callback):

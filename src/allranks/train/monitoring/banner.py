@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from allranks.train.context import TrainContext
-from allranks.train.reporting.model_summary import summarize
-from allranks.train.reporting.progress_line import format_seconds
+from allranks.train.monitoring.model_summary import summarize
+from allranks.train.monitoring.progress_line import format_seconds
 
 
 def banner(context: TrainContext, resumed: bool) -> Iterator[str]:

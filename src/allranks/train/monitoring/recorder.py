@@ -14,11 +14,11 @@ from typing import Any
 
 from allranks.train.context import TrainContext
 from allranks.train.loggers.line_file import LineFile
-from allranks.train.reporting.step_clock import OWN, SHARED, StepClock, StepTimes
-from allranks.train.reporting.step_sampler import StepSampler
-from allranks.train.run_folder import fit_number, present_attempt
+from allranks.train.monitoring.profiled_steps import StepSampler
+from allranks.train.monitoring.step_time import OWN, SHARED, StepClock, StepTimes
 from allranks.train.step.metric_accumulator import DeferredScalar, MetricSums, ReducedMetrics
 from allranks.train.step.phase_timer import PHASES, PhaseTimer
+from allranks.train.trainer_run import fit_number, present_attempt
 
 FILE_NAME = "steps.jsonl"
 MIN_SECONDS = 0.25

@@ -11,8 +11,8 @@ import socket
 
 from allranks.errors import WorldError
 from allranks.runtime.world.env_variables import Env, first_set, read_int, require_int
+from allranks.runtime.world.launcher_env import slurm_tasks as slurm
 from allranks.runtime.world.model import DetectedRank
-from allranks.runtime.world.sources import slurm_tasks as slurm
 
 SPAWNED = "ALLRANKS_SPAWNED"
 FULL = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -36,7 +36,7 @@ def read(env: Env) -> DetectedRank | None:
 
 
 def read_spawned(env: Env) -> DetectedRank | None:
-    """Read a rank that `allranks.runtime.agent.spawn` started; nodes hold equally many of them.
+    """Read a rank that `allranks.runtime.agent.self_launch` started; nodes hold equally many of them.
 
     It also inherits the variables of the srun task, or of the agent, in which its parent runs.
     """

@@ -13,7 +13,7 @@ from allranks.train import callbacks as kit
 from allranks.train.argument_checks import check_fit, refuse_option, refuse_step_options
 from allranks.train.callbacks.base import Callbacks
 from allranks.train.context import TrainContext, TrainingState
-from allranks.train.run_folder import attempt_folder, make_folder
+from allranks.train.model_setup import make_engine
 from allranks.train.step.compilation import Compiler
 from allranks.train.step.custom_steps import (
     GradientFreeSearch,
@@ -23,9 +23,9 @@ from allranks.train.step.custom_steps import (
     needs_closure,
 )
 from allranks.train.step.metric_accumulator import MetricAccumulator, MetricSums
-from allranks.train.step.optimization import Warmup, WeightAverage, scale_factor, scale_rates
+from allranks.train.step.optimizer_settings import Warmup, WeightAverage, scale_factor, scale_rates
 from allranks.train.step.step_functions import Step, StepContext, full_step, plain_step
-from allranks.train.train_engine import make_engine
+from allranks.train.trainer_run import attempt_folder, make_folder
 
 
 def build_engine(context: TrainContext) -> None:

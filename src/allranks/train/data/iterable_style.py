@@ -31,9 +31,9 @@ from allranks.train.data.base import (
 )
 from allranks.train.data.batch_schedule import EpochProgress
 from allranks.train.data.batch_transfer import count_samples
-from allranks.train.data.digest import fingerprint, mix_seed
 from allranks.train.data.loader_copy import copy_loader, seed_workers, shut_down_workers
 from allranks.train.data.random_state import OwnRandomState
+from allranks.train.data.sample_hash import fingerprint, mix_seed
 from allranks.train.data.sample_order import StridedSampler
 
 _SHARDED = (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from allranks.core.units import parse_time
 from allranks.runtime.preemption.deadline import shared_deadline
-from allranks.runtime.preemption.sync_points import SyncPoints
+from allranks.runtime.preemption.flag_exchange import SyncPoints
 from allranks.runtime.world.communicator import get_communicator
 from allranks.train.context import TrainContext
 from allranks.train.data import DistributedLoader

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TextIO
 
-from allranks.train.reporting.progress_line import (
+from allranks.train.monitoring.progress_line import (
     ProgressRates,
     ProgressSource,
     bar_line,

@@ -12,13 +12,13 @@ from typing import Any
 from allranks.errors import UsageError
 from allranks.train.checkpoint.checkpoint_reader import CheckpointReader
 from allranks.train.checkpoint.write_plan import CheckpointState
-from allranks.train.checkpoint_values import plain
 from allranks.train.context import TrainContext
-from allranks.train.data.digest import mix_seed
-from allranks.train.session import random_state, seed_rank, set_random_state
+from allranks.train.data.sample_hash import mix_seed
+from allranks.train.distributed_setup import random_state, seed_rank, set_random_state
+from allranks.train.plain_values import plain
 from allranks.train.step.metric_accumulator import MetricSums
-from allranks.train.step.optimization import lr_factor, rescale_rates, scheduler_list
-from allranks.train.strategies.named_states import model_mismatch, split_tensors, tensor_keys
+from allranks.train.step.optimizer_settings import lr_factor, rescale_rates, scheduler_list
+from allranks.train.strategies.named_state_dicts import model_mismatch, split_tensors, tensor_keys
 
 
 def take_snapshot(context: TrainContext) -> CheckpointState:

@@ -16,14 +16,14 @@ from allranks.core.units import parse_time
 from allranks.errors import REPLACED_EXIT_CODE, AllranksError
 from allranks.runs.progress_file import AttemptProgress
 from allranks.runtime.preemption.deadline import shared_deadline
-from allranks.train.checkpoint.completion_notes import SAVE_CANCELLED
+from allranks.train.checkpoint.async_writer import CheckpointSaver
+from allranks.train.checkpoint.checkpoint_folder import LATEST, CheckpointStore
 from allranks.train.checkpoint.manifest import SavedCheckpoint, parse_step_folder
-from allranks.train.checkpoint.saver import CheckpointSaver
-from allranks.train.checkpoint.store import LATEST, CheckpointStore
+from allranks.train.checkpoint.rank_completion import SAVE_CANCELLED
 from allranks.train.checkpoint.write_plan import CheckpointState
 from allranks.train.context import TrainContext
-from allranks.train.loop.checkpoint_state import samples_seen, take_snapshot
-from allranks.train.run_folder import lost_attempt
+from allranks.train.loop.save_restore import samples_seen, take_snapshot
+from allranks.train.trainer_run import lost_attempt
 
 FINISHED = "finished"
 """A file beside the checkpoints of a training that has ended."""

@@ -19,7 +19,7 @@ from allranks.train.step.phase_timer import PhaseTimer
 from allranks.train.step.step_functions import Step, full_step
 
 if TYPE_CHECKING:
-    from allranks.train.reporting.flop_counter import FlopMeasurement
+    from allranks.train.monitoring.flop_counter import FlopMeasurement
 
 SECONDS = {"cpu": 0.05, "cuda": 0.25}
 """Between two measured steps, about, as soon as it is known how long a step takes."""
@@ -133,7 +133,7 @@ def _flop_measurement(
     """Count the operations of a sample, unless the user gave them or MFU cannot be computed anyway."""
     if context.config.flops_per_sample is not None or not peak:
         return None
-    from allranks.train.reporting.flop_counter import FlopMeasurement, can_count
+    from allranks.train.monitoring.flop_counter import FlopMeasurement, can_count
 
     return FlopMeasurement(timer) if can_count(context) else None
 

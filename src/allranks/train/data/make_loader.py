@@ -24,10 +24,10 @@ from allranks.train.data.batch_schedule import (
     StreamedSchedule,
 )
 from allranks.train.data.dict_loader import DictLoader, DistributedDictLoader
-from allranks.train.data.indexed import MapStyleLoader, order_check
+from allranks.train.data.iterable_style import StreamLoader
+from allranks.train.data.map_style import MapStyleLoader, order_check
 from allranks.train.data.sample_order import EndlessSampler, StridedSampler, has_length, order_of
-from allranks.train.data.stream import StreamLoader
-from allranks.train.data.tensors import InfiniteTensorDataset, TensorLoader, is_plain_tensors
+from allranks.train.data.tensor_loader import InfiniteTensorDataset, TensorLoader, is_plain_tensors
 
 _DEFAULT = LoaderOptions()
 

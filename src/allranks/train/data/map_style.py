@@ -20,7 +20,6 @@ from allranks.train.data.batch_schedule import (
     ListedSchedule,
     RankBatch,
 )
-from allranks.train.data.digest import Digest, fingerprint, index_array, mix_seed, ordered_digest
 from allranks.train.data.loader_copy import (
     RankBatchSampler,
     copy_loader,
@@ -28,6 +27,13 @@ from allranks.train.data.loader_copy import (
     shut_down_workers,
 )
 from allranks.train.data.random_state import FreshRandomState, OwnRandomState
+from allranks.train.data.sample_hash import (
+    Digest,
+    fingerprint,
+    index_array,
+    mix_seed,
+    ordered_digest,
+)
 from allranks.train.data.sample_order import has_length
 
 _MOST_INDICES = 1 << 20  # to record of a sampler without a length

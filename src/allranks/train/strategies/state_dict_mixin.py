@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from allranks.runtime.world import World
 from allranks.train.checkpoint.write_plan import is_shard
-from allranks.train.strategies import named_states
-from allranks.train.strategies.named_states import TensorSource
+from allranks.train.strategies import named_state_dicts as named_states
+from allranks.train.strategies.named_state_dicts import TensorSource
 
 
 class StateAccess:

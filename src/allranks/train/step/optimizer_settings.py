@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from allranks.errors import UsageError
-from allranks.train.strategies.named_states import user_name
+from allranks.train.strategies.named_state_dicts import user_name
 
 
 def scale_factor(how: str, global_batch: int, base: int) -> float:

@@ -12,7 +12,7 @@ from torch.utils.data._utils.collate import default_collate
 from allranks.errors import UsageError
 from allranks.train.data.base import LoaderOptions, Pair, RankLayout
 from allranks.train.data.batch_schedule import BatchSchedule, ListedSchedule
-from allranks.train.data.indexed import IndexedLoader
+from allranks.train.data.map_style import IndexedLoader
 from allranks.train.data.sample_order import EndlessSampler
 
 RESIDENT_BYTES = 2 << 30

@@ -14,9 +14,9 @@ from allranks.errors import UsageError
 from allranks.train.argument_checks import check_optimizers, check_options
 from allranks.train.config import TrainConfig
 from allranks.train.data import DistributedLoader, LoaderOptions, distribute_loader
-from allranks.train.session import Session, close_at_exit, start_session
-from allranks.train.step.objective import Compute, Objective
-from allranks.train.step.optimization import Precision, make_precision, use_fused_kernel
+from allranks.train.distributed_setup import Session, close_at_exit, start_session
+from allranks.train.step.loss_module import Compute, Objective
+from allranks.train.step.optimizer_settings import Precision, make_precision, use_fused_kernel
 from allranks.train.strategies import Strategy, StrategyOptions, choose_strategy
 
 

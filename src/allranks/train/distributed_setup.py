@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from allranks.errors import UsageError
-from allranks.runtime.agent.spawn import ensure_ranks
+from allranks.runtime.agent.self_launch import ensure_ranks
 from allranks.runtime.world import horovod_init as horovod
 from allranks.runtime.world.communicator import get_communicator
 from allranks.runtime.world.model import World

@@ -19,17 +19,17 @@ import torch
 
 from allranks.errors import UsageError
 from allranks.runs.atomic_files import now
+from allranks.train.checkpoint.checkpoint_folder import CheckpointStore
 from allranks.train.checkpoint.checkpoint_reader import check_readable
-from allranks.train.checkpoint.completion_notes import (
+from allranks.train.checkpoint.manifest import Manifest, SavedCheckpoint
+from allranks.train.checkpoint.rank_completion import (
     collect_notes,
     describe_chunks,
     report_done,
     report_failure,
 )
-from allranks.train.checkpoint.manifest import Manifest, SavedCheckpoint
 from allranks.train.checkpoint.safetensors_file import TensorEntry, header, lay_out, write_file
 from allranks.train.checkpoint.staging import Staging
-from allranks.train.checkpoint.store import CheckpointStore
 from allranks.train.checkpoint.write_plan import (
     CheckpointState,
     TensorChunk,

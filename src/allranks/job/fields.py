@@ -2,7 +2,7 @@
 
 The command's options, the keys of ``allranks.toml``, the arguments of ``Job(...)``, the reference page
 and the ``#SBATCH`` lines are all generated from it. A field without a value is ``None`` (or empty) and is
-derived later, see ``derivation.py``.
+derived later, see ``defaults.py``.
 """
 
 from __future__ import annotations

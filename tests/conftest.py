@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import signal
@@ -56,10 +57,11 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def forget() -> None:
         for module, name, value in (
             ("runtime.preemption.deadline", "_shared", None),
-            ("train.run_folder", "_own", {}),
-            ("train.run_folder", "_fits", {}),
+            ("train.trainer_run", "_own", {}),
+            ("train.trainer_run", "_fits", {}),
             ("integrations.tensorflow.keras_backup", "_calls", itertools.count(1)),
         ):
+            assert importlib.util.find_spec(f"allranks.{module}"), f"{module} has moved"
             if found := sys.modules.get(f"allranks.{module}"):
                 monkeypatch.setattr(found, name, value)
 

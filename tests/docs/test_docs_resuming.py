@@ -31,5 +31,5 @@ def test_the_loop_of_the_page_goes_on(clean_env: dict[str, str], tmp_path: Path)
     assert left.returncode == 75, left.stderr
     again = run()
     assert left.stdout.startswith("allranks: saved step 1, ")
-    assert (again.returncode, again.stdout) == (0, "goes on after step 1\n"), again.stderr
+    assert (again.returncode, again.stdout) == (0, "resumes after step 1\n"), again.stderr
     assert [path.name for path in tmp_path.glob("mine*")] == ["mine.pt"]

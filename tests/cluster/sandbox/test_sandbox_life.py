@@ -160,7 +160,7 @@ def test_what_a_killed_start_left_is_cleared_by_the_next() -> None:
 def test_a_start_that_fails_tells_why_and_leaves_nothing() -> None:
     with pytest.raises(SandboxError) as caught:
         Sandbox.up(name=NAME, config=SandboxConfig(settings={"SelectType": "select/nonsense"}))
-    assert "slurmctld ended while it started" in str(caught.value)
+    assert "slurmctld exited while starting" in str(caught.value)
     assert "select/nonsense" in str(caught.value)
     assert not (layout.home() / NAME).exists()
 

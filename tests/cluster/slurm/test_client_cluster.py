@@ -290,7 +290,7 @@ def test_what_a_job_used(
     assert "sbatch" in page
     found = json.loads(runner(tmp_path, env)("report", "--job", job, "--json").stdout)
     assert (found["kind"], found["used"]["source"]) == ("job", "accounting")
-    assert found["asked"]["gpus_per_node"] == 2
+    assert found["requested"]["gpus_per_node"] == 2
 
 
 def recorded(job: str, env: Env) -> Usage:

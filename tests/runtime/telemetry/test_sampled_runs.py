@@ -10,11 +10,11 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from allranks.runtime.telemetry.sampler import sample_here
 from command_rig import Allranks, until
 
 HOLD = """
@@ -225,26 +225,17 @@ def test_a_trainer_that_nobody_started_samples_itself(
     assert "allranks sampler" not in {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.torch
-def test_a_node_without_rank_0_says_itself_what_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from allranks.train import stage
-
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     attempt = tmp_path / "attempts" / "1"
     attempt.mkdir(parents=True)
     (attempt / "nodes").write_text("not a folder")
-    monkeypatch.setenv("ALLRANKS_ATTEMPT_DIR", str(attempt))
-    monkeypatch.setenv("ALLRANKS_SAMPLE", "0.2s")
-    monkeypatch.delenv("ALLRANKS_SAMPLED", raising=False)
-    world = SimpleNamespace(is_main=False, node_rank=1, local_rank=0, local_size=1)
-    told: list[str] = []
-    trainer: Any = SimpleNamespace(world=world, folder=tmp_path, say=told.append)
-    with stage._sampled(trainer):
-        until(lambda: bool(told.append(capfd.readouterr().err) or "".join(told)))
+    reported: list[str] = []
+    with sample_here(
+        lambda: attempt, 1, 0, 1, reported.append, env={**os.environ, "ALLRANKS_SAMPLE": "0.2s"}
+    ):
+        until(lambda: bool(reported))
     path = attempt / "nodes" / "node-00001.jsonl"
-    host = os.uname().nodename
-    assert "".join(told) == f"allranks: {host}: cannot write {path}: File exists\n"
+    assert reported == [f"cannot write {path}: File exists"]
 
 
 @pytest.mark.slurm

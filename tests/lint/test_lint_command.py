@@ -1,4 +1,4 @@
-"""The command: what it prints, what it mends, how it ends."""
+"""The command: what it prints, what it fixes, its exit code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_finding_has_its_line_a_caret_and_what_to_type(folder: Path) -> None:
         "      | ^^^^^^^^^^^^^^^^^",
     ]
     assert "fix: Move it above line 3." in result.output
-    assert result.output.splitlines()[-1] == "1 file: 1 warning. --fix can mend 1."
+    assert result.output.splitlines()[-1] == "1 file: 1 warning. --fix can fix 1."
     assert all(len(line) <= 80 for line in result.output.splitlines())
 
 

@@ -57,7 +57,7 @@ def test_a_clean_case_stays_clean(rule: Rule, text: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("rule", FIXABLE, ids=[rule.id for rule in FIXABLE])
-def test_a_fix_mends_what_was_found(rule: Rule, tmp_path: Path) -> None:
+def test_a_fix_removes_the_finding(rule: Rule, tmp_path: Path) -> None:
     for name, content in rule.files.items():
         (tmp_path / name).write_text(content)
     path = tmp_path / rule.example

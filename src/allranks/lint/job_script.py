@@ -46,7 +46,7 @@ class JobScript:
 
     @property
     def is_batch(self) -> bool:
-        """Whether sbatch is told anything: else it may be a worker, or no job at all."""
+        """Whether the script has directives; otherwise it may be a worker script or no job."""
         return bool(self.directives)
 
     @property
@@ -69,7 +69,7 @@ class JobScript:
         return self.values.shape(launch.step)
 
     def processes(self, launch: Launch) -> Processes:
-        """How many processes a launch makes, and how many it is told of."""
+        """Return how many processes a launch starts, and how many it expects."""
         return count_processes(launch, self.values)
 
     def named(self, *names: str) -> Iterator[Call]:

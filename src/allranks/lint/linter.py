@@ -175,7 +175,7 @@ def _config(source: SourceFile) -> Iterator[Finding]:
 def _run(
     choose: Callable[[Registered], object], subject: tuple[object, ...], source: SourceFile
 ) -> Iterator[Finding]:
-    """Every rule on one subject; a rule that fails is told, and takes no other down with it."""
+    """Run every rule on one subject; an exception in a rule becomes a note and stops no other rule."""
     for each in all_rules():
         check = choose(each)
         if not callable(check):
@@ -187,7 +187,7 @@ def _run(
 
 
 def _stopped(what: str, error: Exception, source: SourceFile) -> Finding:
-    """Our own mistake, told as a note."""
+    """Report an exception in a rule as a note."""
     text = f"{what} ({type(error).__name__}: {error}). Please report it, with the file."
     return Finding(BROKEN, NOTE, "allranks itself failed here", text, source.span(0, 0))
 

@@ -61,7 +61,7 @@ def summary(findings: list[Finding], files: int, paint: Painter) -> str:
         if counts[severity]
     ]
     fixable = sum(bool(each.fix) for each in findings)
-    more = f" --fix can mend {fixable}." if fixable else ""
+    more = f" --fix can fix {fixable}." if fixable else ""
     return f"{place}: {', '.join(words)}.{more}"
 
 

@@ -13,7 +13,7 @@ RULE = Rule(
     name="late-directive",
     title="sbatch does not read this directive",
     why="""sbatch stops reading directives at the first line that is neither blank nor a comment. What
-    comes later is a plain comment, without a word from Slurm: the job gets the defaults instead.""",
+    comes later is a comment, and Slurm prints nothing: the job gets the defaults instead.""",
     severity=WARNING,
     symptoms=("the job has other resources than it asked for", "no GPU is found"),
     bad="#!/bin/bash\n#SBATCH --nodes=1\nmodule load cuda\n#SBATCH --gres=gpu:4\nsrun python train.py\n",

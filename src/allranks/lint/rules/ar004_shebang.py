@@ -30,7 +30,7 @@ _ODD = re.compile(r"[^\x20-\x7e\t\r]")
 
 
 def check(job: JobScript) -> Iterator[Finding]:
-    """The first line of scripts that sbatch is told something by."""
+    """Check the first line of scripts with directives."""
     if not job.is_batch or isinstance(job.source, Fragment):
         return
     first = job.source.line(1)

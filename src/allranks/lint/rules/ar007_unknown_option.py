@@ -16,8 +16,8 @@ RULE = Rule(
     id="AR007",
     name="misspelled-option",
     title="sbatch has no such option",
-    why="""sbatch refuses a script with an option that it does not know ("unrecognized option"). Options
-    that only one cluster knows exist, so only a word that is nearly a known one is told.""",
+    why="""sbatch refuses a script with an option that it does not know ("unrecognized option"). Site
+    plugins add options of their own, so only words close to a known option are reported.""",
     severity=ERROR,
     symptoms=("sbatch: unrecognized option", "sbatch refuses the script"),
     bad=example("srun python train.py", "--ntask-per-node=4"),

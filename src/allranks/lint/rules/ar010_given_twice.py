@@ -15,7 +15,7 @@ RULE = Rule(
     id="AR010",
     name="given-twice",
     title="The option is given again with another value",
-    why="""sbatch keeps the last value of an option, without a word about the first. That is so for lists
+    why="""sbatch keeps the last value of an option, and silently ignores the first. The same holds for lists
     too: two lines of --gres do not add up, the second replaces the first. Only --mail-type adds up.""",
     symptoms=("the job has other resources than it asked for",),
     bad=example("srun python train.py", "--nodes=1", "--time=10", "--nodes=4"),

@@ -42,7 +42,7 @@ RULE = Rule(
 
 
 def check(job: JobScript) -> Iterator[Finding]:
-    """Launchers under srun that are told a rank of the batch shell."""
+    """Find launchers under srun that get a rank from the batch shell."""
     for launch in job.launches:
         option = launch.options.find(RANK_OPTIONS.get(launch.kind, ""))
         if option is None or launch.step is None or launch.step.kind != "srun":

@@ -19,7 +19,7 @@ RULE = Rule(
     title="Nothing runs on the other nodes",
     why="""A batch script runs on the first node of the job only. What it starts without srun, mpirun or
     a launcher that goes to the other nodes by itself stays there: the other nodes idle, and a training
-    that is told of them waits for them until the time limit.""",
+    that expects them waits until the time limit.""",
     severity=ERROR,
     symptoms=("hangs at init", "only one node is used", "GPUs idle"),
     bad=_HEAD + "head=$(hostname)\n" + _RUN,

@@ -15,7 +15,7 @@ RULE = Rule(
     id="AR105",
     name="number-of-nodes",
     title="The launcher waits for another number of nodes",
-    why="""torchrun and accelerate begin when as many copies of them have met as they are told of
+    why="""torchrun and accelerate start when as many copies have joined the rendezvous as they expect
     (--nnodes, --num_machines). With fewer they wait until the time limit; those that are too many fail
     to join, or stop the others.""",
     severity=ERROR,

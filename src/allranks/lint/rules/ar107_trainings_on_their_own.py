@@ -14,10 +14,10 @@ RULE = Rule(
     id="AR107",
     name="trainings-on-their-own",
     title="The nodes do not find each other",
-    why="""A launcher on each node must be told how many nodes there are and where to meet: --nnodes with
+    why="""A launcher on each node needs the number of nodes and the rendezvous address: --nnodes with
     --rdzv_endpoint or --master_addr, --num_machines with --main_process_ip. With --standalone, or without
     them, each node trains the whole model for itself over the same files; with a number of nodes but no
-    address each waits at its own door.""",
+    address each waits for connections to itself.""",
     severity=ERROR,
     symptoms=("hangs at init", "the same training runs once per node", "the world size is too small"),
     bad=example("srun torchrun --nproc_per_node=4 train.py", "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:4"),

@@ -18,8 +18,8 @@ RULE = Rule(
     id="AR207",
     name="different-in-every-task",
     title="Each task draws its own id or port",
-    why="""All ranks must be told the same id and the same port. $RANDOM, shuf or the clock, replaced inside
-    the task, give every node another one, and the nodes wait at different doors. Draw it once in the batch
+    why="""All ranks need the same id and the same port. $RANDOM, shuf or the clock, replaced inside
+    the task, give every node another one, and the nodes never find each other. Draw it once in the batch
     script, or use the job's id.""",
     severity=ERROR,
     symptoms=("hangs at init", "RendezvousTimeoutError"),

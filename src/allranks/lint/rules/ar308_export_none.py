@@ -31,7 +31,7 @@ RULE = Rule(
 
 
 def check(job: JobScript) -> Iterator[Finding]:
-    """srun after ``--export=NONE`` that is not told otherwise."""
+    """Find srun after ``--export=NONE`` without --export=ALL."""
     option = job.allocation.options.find("export")
     if (
         option is None

@@ -13,7 +13,7 @@ RULE = Rule(
     id="AR402",
     name="pipe-without-pipefail",
     title="A failed training counts as completed, because of the pipe",
-    why="""A pipe ends with the exit code of its last command, and tee is always content. The job ends as
+    why="""A pipe ends with the exit code of its last command, and tee always succeeds. The job ends as
     COMPLETED though the training failed, and --requeue or dependencies do the wrong thing.""",
     symptoms=("a failed job is COMPLETED", "a dependent job starts after a failure"),
     bad=example("srun python train.py 2>&1 | tee train.log", "--nodes=2"),

@@ -13,7 +13,7 @@ from allranks.lint.rules.rule_helpers import sources_unknown
 RULE = Rule(
     id="AR404",
     name="signal-without-trap",
-    title="The signal meets nobody who expects it",
+    title="Nothing handles the signal",
     why="""--signal=B:USR1@60 sends the signal to the batch shell alone. Without a trap there USR1, like most
     signals, ends the shell, and the training dies with it instead of saving. Without B: the signal goes to
     the steps (srun), and the batch shell with its trap never sees it.""",

@@ -55,7 +55,7 @@ def test_out_of_the_cache_into_a_fresh_venv(
     words = ("frameworks", "install", "horovod", "--venv", str(venv))
     done = allranks(*words, PATH=path)
     assert done.returncode == 0, done.stderr
-    assert "taking the wheel that was built before" in done.stderr
+    assert "using the cached wheel" in done.stderr
     assert "for torch, with gloo" in done.stdout
     assert (venv / "bin" / "horovodrun").exists()
     shown = allranks("frameworks", "--venv", str(venv), PATH=path)

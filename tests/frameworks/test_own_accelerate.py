@@ -86,8 +86,8 @@ def test_files_that_accelerate_writes(tmp_path: Path) -> None:
                     "main_process_port", "rdzv_backend", "mixed_precision"):  # fmt: skip
             assert file.values[key] == str(getattr(again, key)), (file.path, key)
         assert file.kind == "FSDP"
-        assert file.says("same_network")
-        assert not file.says("use_cpu")
+        assert file.is_true("same_network")
+        assert not file.is_true("use_cpu")
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])

@@ -1,10 +1,10 @@
 """Two words that disagree: the error names both variables, both values, and what to do."""
 
 import pytest
-from launcher_variables import batch, contract, horovod, hydra, openmpi, salloc, step, torchrun
 
 from allranks.errors import WorldError
 from allranks.runtime.world.detection import detect
+from launcher_variables import batch, contract, horovod, hydra, openmpi, salloc, step, torchrun
 
 ROWS = {
     "RANK exported by the batch script": (

@@ -1,6 +1,8 @@
 """The whole zoo of variables. Each row: environment, the place it means, the launcher named."""
 
 import pytest
+
+from allranks.runtime.world.detection import detect
 from launcher_variables import (
     TF_TWO_HOSTS,
     batch,
@@ -13,8 +15,6 @@ from launcher_variables import (
     step,
     torchrun,
 )
-
-from allranks.runtime.world.detection import detect
 
 # rank, size, local_rank, local_size, node_rank, nodes
 ALONE = (0, 1, 0, 1, 0, 1)

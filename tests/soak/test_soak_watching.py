@@ -59,6 +59,6 @@ def test_a_job_that_waits_says_why_and_then_runs(
         terminal.top(job, "--every 0.5")
         terminal.shows("pending", f"job {job}", "waiting: ", "scontrol release")
         subprocess.run(["scontrol", "release", job], env=slurm_env, check=True)
-        terminal.shows("completed at", "attempt 1", "The script tells nothing of its training.")
+        terminal.shows("completed at", "attempt 1", "The script reports no training metrics.")
         terminal.press("q")
         terminal.wait(lambda text: "q quit" not in text)

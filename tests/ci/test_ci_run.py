@@ -40,7 +40,6 @@ def ci(tmp_path: Path, clean_env: dict[str, str]) -> Ci:
         env = {
             **clean_env,
             "MADE": str(made),
-            "CI_LEGS": "soak frameworks slurm-versions",
             **changes,
         }
         env["PATH"] = f"{programs}:{env['PATH']}"
@@ -93,14 +92,3 @@ def test_a_failing_leg_is_red(ci: Ci) -> None:
     done = ci(FAILING="test-soak")
     assert done.returncode == 1
     assert "make test-soak             FAILED with exit code 2" in done.stdout
-
-
-def test_the_commit_decides_which_leg_is_first(ci: Ci, tmp_path: Path) -> None:
-    git, first = tmp_path / "bin" / "git", set()
-    for commit in ("00000a", "00000b", "00000c"):
-        git.write_text(f"#!/bin/sh\necho {commit}\n")
-        git.chmod(0o755)
-        made = ci(CI_MINUTES="200", CI_LEGS="").args[-3:]
-        assert {*made} == {"test-soak", "test-frameworks", "test-slurm-versions"}
-        first.add(made[0])
-    assert len(first) == 3
